@@ -19,7 +19,7 @@ mkdir -p "$stage"/{bin,dev,proc,sys,tmp}
 cp "$(command -v busybox)" "$stage/bin/busybox"
 cp "$here/init" "$stage/init"
 chmod 755 "$stage/init"
-for program in syscalls opens leave kexec keys fentry hostile; do
+for program in syscalls opens costs leave kexec keys fentry hostile; do
     gcc -static -O2 -Wall -Werror -o "$stage/bin/$program" "$here/$program.c"
 done
 

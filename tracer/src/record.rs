@@ -91,8 +91,15 @@ impl Record {
     /// the time; no step when the guest wrote nonsense.
     #[must_use]
     pub const fn untimed(self) -> (Option<Step>, u64) {
+        let (step, slot) = self.untimed_bits();
+        (Step::of(step), slot)
+    }
+
+    /// The same with the number of the step: less than [`STEPS`] unless the guest wrote nonsense.
+    #[must_use]
+    pub const fn untimed_bits(self) -> (u64, u64) {
         let slot = self.0 >> UNTIMED_SLOT_SHIFT & ((1 << SLOT_BITS) - 1) & !7;
-        (Step::of(self.0 >> UNTIMED_STEP_SHIFT & STEP_MASK), slot)
+        (self.0 >> UNTIMED_STEP_SHIFT & STEP_MASK, slot)
     }
 }
 
@@ -195,6 +202,8 @@ pub const SLOT_SHIFT: u32 = 16;
 /// Where the step stands.
 pub const STEP_SHIFT: u32 = MARK_BITS;
 const STEP_MASK: u64 = 7;
+/// How many steps there are ([`Step`]): a power of two.
+pub const STEPS: u64 = 4;
 
 impl Detail {
     /// A detail word of these fields; each is cut to its width.
@@ -219,7 +228,13 @@ impl Detail {
     /// What the record stands for; `None` when the guest wrote nonsense.
     #[must_use]
     pub const fn step(self) -> Option<Step> {
-        Step::of(self.0 >> STEP_SHIFT & STEP_MASK)
+        Step::of(self.step_bits())
+    }
+
+    /// Its number: less than [`STEPS`] unless the guest wrote nonsense.
+    #[must_use]
+    pub const fn step_bits(self) -> u64 {
+        self.0 >> STEP_SHIFT & STEP_MASK
     }
 
     /// The word without what has spilled over from the lap mark.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use terms::addr::Gva;
 use terms::function::{Function, FunctionId};
-use trace::event::Step;
+use trace::event::{SlotStep, Step};
 use trace::export::compact::{Coder, CompactWriter, STORE_FILE};
 use trace::export::uftrace::layout::Text;
 use trace::export::uftrace::{GRAPH, Metadata};
@@ -99,8 +99,8 @@ fn written(stack_bytes: Option<u64>) -> Vec<u8> {
     let mut coder = Coder::new(stack_bytes.unwrap_or(1));
     let times: Vec<u64> = (1..9).map(|time| time * 70).collect();
     let called: Vec<FunctionId> = (0..8).map(|at| FunctionId(at % 4 / 2)).collect();
-    let steps: Vec<(Step, u64)> = (0..8u64)
-        .map(|at| (step(at), 0xffff_8000_0000_3f00))
+    let steps: Vec<SlotStep> = (0..8u64)
+        .map(|at| SlotStep::new(0xffff_8000_0000_3f00, step(at) as u64))
         .collect();
     match stack_bytes {
         Some(_) => coder.steps(&times, &called, &steps),

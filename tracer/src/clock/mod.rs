@@ -68,6 +68,32 @@ impl RunClock {
         self.duration_ns(ticks.saturating_sub(self.zero))
     }
 
+    /// The same of many times, none of them before the one before.
+    pub fn all_nanoseconds(&self, ticks: &[u64], nanoseconds: &mut [u64]) {
+        let first = ticks.first().copied().unwrap_or_default();
+        let last = ticks.last().copied().unwrap_or_default();
+        let whole = u128::from(first.saturating_sub(self.zero)) * u128::from(self.scale);
+        let rest = (whole & ((1 << SCALE_SHIFT) - 1)) as u64;
+        let farthest = last
+            .checked_sub(first)
+            .and_then(|far| far.checked_mul(self.scale));
+        let is_near = farthest.is_some_and(|far| far.checked_add(rest).is_some());
+        match u64::try_from(whole >> SCALE_SHIFT) {
+            // Nearly always: products of 64 bits, which are what takes the time.
+            Ok(whole) if is_near && first >= self.zero && whole < u64::MAX >> 1 => {
+                for (nanoseconds, ticks) in nanoseconds.iter_mut().zip(ticks) {
+                    let since = ticks.wrapping_sub(first).wrapping_mul(self.scale);
+                    *nanoseconds = whole + (since.wrapping_add(rest) >> SCALE_SHIFT);
+                }
+            }
+            _ => {
+                for (nanoseconds, ticks) in nanoseconds.iter_mut().zip(ticks) {
+                    *nanoseconds = self.nanoseconds(*ticks);
+                }
+            }
+        }
+    }
+
     /// Nanoseconds in this many ticks.
     #[must_use]
     pub fn duration_ns(&self, ticks: u64) -> u64 {
@@ -85,6 +111,8 @@ impl RunClock {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -98,6 +126,27 @@ mod tests {
                     .abs_diff(milliseconds * 1_000_000);
                 assert!(off <= 1, "{khz} kHz: {off} ns off after {milliseconds} ms");
             }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn many_times_are_what_each_of_them_is(
+            khz in prop_oneof![Just(KHZ_MIN), 100_000..6_000_000u32],
+            zero in prop_oneof![0..1u64 << 50, any::<u64>()],
+            first in prop_oneof![0..1u64 << 60, any::<u64>()],
+            steps in proptest::collection::vec(prop_oneof![0..100u64, 0..1u64 << 40], 0..20),
+        ) {
+            let clock = RunClock::new(zero, khz);
+            let after = |time: &mut u64, step| {
+                *time = time.saturating_add(step);
+                Some(*time)
+            };
+            let ticks: Vec<u64> = steps.into_iter().scan(first, after).collect();
+            let mut all = vec![0; ticks.len()];
+            clock.all_nanoseconds(&ticks, &mut all);
+            let each: Vec<u64> = ticks.iter().map(|ticks| clock.nanoseconds(*ticks)).collect();
+            prop_assert_eq!(all, each);
         }
     }
 

@@ -6,7 +6,7 @@ use crate::ring::reader::{Delivered, Sink};
 use crate::ring::run::{BATCH, BesideAll, Run};
 use crate::stub::mirror::stacks::Stacks;
 use terms::function::FunctionId;
-use trace::event::{Record, RecordKind, Step};
+use trace::event::{Record, RecordKind, SlotStep};
 use trace::export::compact::Coder;
 
 use super::rings::SharedRings;
@@ -80,16 +80,16 @@ impl CallSink<'_> {
         }
     }
 
-    fn steps(&mut self, times: &[u64], functions: &[FunctionId], steps: &[(Step, u64)]) {
+    fn steps(&mut self, times: &[u64], functions: &[FunctionId], steps: &[SlotStep]) {
         match &mut self.to {
             To::Rows(rows) => {
                 let columns = times.iter().zip(functions).zip(steps);
-                rows.extend(columns.map(|((time_ns, function), (step, slot))| Record {
+                rows.extend(columns.map(|((time_ns, function), at)| Record {
                     time_ns: *time_ns,
                     kind: RecordKind::Graph {
                         function: *function,
-                        step: *step,
-                        slot: *slot,
+                        step: at.step(),
+                        slot: at.slot(),
                     },
                 }));
             }
@@ -122,9 +122,7 @@ impl Sink for CallSink<'_> {
     fn run(&mut self, run: Run<'_>) {
         self.count += run.ticks.len();
         let mut times = [0; BATCH];
-        for (time_ns, ticks) in times.iter_mut().zip(run.ticks) {
-            *time_ns = self.clock.nanoseconds(*ticks);
-        }
+        self.clock.all_nanoseconds(run.ticks, &mut times);
         let times = times.get(..run.ticks.len()).unwrap_or_default();
         let steps = match run.beside {
             BesideAll::Nothing => return self.calls(times, run.functions),
@@ -134,9 +132,10 @@ impl Sink for CallSink<'_> {
         if self.rings.format() == Format::Graph {
             return self.steps(times, run.functions, steps);
         }
-        let mut wholes = [(Step::Entry, 0); BATCH];
-        for (place, (step, slot)) in wholes.iter_mut().zip(steps) {
-            *place = (*step, whole(*slot, self.rings, self.stacks));
+        let mut wholes = [SlotStep::default(); BATCH];
+        for (place, at) in wholes.iter_mut().zip(steps) {
+            let slot = whole(at.slot(), self.rings, self.stacks);
+            *place = SlotStep::new(slot, at.step() as u64);
         }
         let steps = wholes.get(..steps.len()).unwrap_or_default();
         self.steps(times, run.functions, steps);

@@ -5,8 +5,8 @@ use terms::function::FunctionId;
 
 use super::geometry::Position;
 use super::moment::{Moment, ROUND};
-use crate::record::{Beside, Detail, Format, MARK_MASK, Record};
-use trace::event::Step;
+use crate::record::{Beside, Detail, Format, MARK_MASK, Record, STEPS};
+use trace::event::SlotStep;
 
 /// Slots taken at a time.
 pub(crate) const BATCH: usize = 512;
@@ -30,7 +30,7 @@ pub enum BesideAll<'a> {
     /// Nothing.
     Nothing,
     /// Steps and stack slots of a graph.
-    Steps(&'a [(Step, u64)]),
+    Steps(&'a [SlotStep]),
     /// Return addresses.
     Callers(&'a [u64]),
 }
@@ -43,7 +43,7 @@ impl BesideAll<'_> {
             Self::Nothing => Beside::Nothing,
             Self::Steps(steps) => steps
                 .get(index)
-                .map_or(Beside::Nothing, |(step, slot)| Beside::Step(*step, *slot)),
+                .map_or(Beside::Nothing, |at| Beside::Step(at.step(), at.slot())),
             Self::Callers(callers) => callers
                 .get(index)
                 .map_or(Beside::Nothing, |caller| Beside::Caller(*caller)),
@@ -72,7 +72,7 @@ pub(super) struct Expected {
 pub(super) struct Columns {
     ticks: [u64; BATCH],
     functions: [FunctionId; BATCH],
-    graph: [(Step, u64); BATCH],
+    graph: [SlotStep; BATCH],
     callers: [u64; BATCH],
 }
 
@@ -81,7 +81,7 @@ impl Columns {
         Self {
             ticks: [0; BATCH],
             functions: [FunctionId(0); BATCH],
-            graph: [(Step::Entry, 0); BATCH],
+            graph: [SlotStep::new(0, 0); BATCH],
             callers: [0; BATCH],
         }
     }
@@ -122,7 +122,7 @@ impl Columns {
 
     fn beside(&mut self, words: &[u64], details: &[u64], expected: &Expected) -> bool {
         let columns = words.iter().zip(details).zip(&mut self.graph);
-        let (mut other, mut is_step) = (0, true);
+        let (mut other, mut steps) = (0, 0);
         match expected.format {
             Format::Calls => {}
             Format::Callers => {
@@ -135,19 +135,19 @@ impl Columns {
                 for ((_, detail), graph) in columns {
                     other |= detail ^ expected.mark;
                     let detail = Detail(*detail).without(expected.spill);
-                    is_step &= detail.step().is_some();
-                    *graph = (detail.step().unwrap_or(Step::Entry), detail.slot());
+                    steps |= detail.step_bits();
+                    *graph = SlotStep::new(detail.slot(), detail.step_bits());
                 }
             }
             Format::GraphUntimed => {
                 for ((word, _), graph) in columns {
-                    let (step, slot) = Record(*word).without(expected.spill).untimed();
-                    is_step &= step.is_some();
-                    *graph = (step.unwrap_or(Step::Entry), slot);
+                    let (step, slot) = Record(*word).without(expected.spill).untimed_bits();
+                    steps |= step;
+                    *graph = SlotStep::new(slot, step);
                 }
             }
         }
-        other & MARK_MASK == 0 && is_step
+        other & MARK_MASK == 0 && steps < STEPS
     }
 
     /// As [`Times::next`](super::timeline::Times::next) has them.
@@ -163,21 +163,35 @@ impl Columns {
             };
             *ticks = latest.wrapping_sub(ahead.wrapping_sub(low) & (ROUND - 1));
         }
+        // Before that, a time could be one before the clock began.
+        let is_known = (ROUND..u64::MAX - ROUND).contains(&latest);
+        let ticks = self.ticks.get_mut(..words.len()).unwrap_or_default();
+        if is_known && expected.last <= latest && is_ascending(expected.last, ticks) {
+            return true;
+        }
         let (mut last, mut is_possible) = (expected.last, true);
-        for (_, ticks) in words.iter().zip(&mut self.ticks) {
+        for ticks in ticks {
             is_possible &= ticks.wrapping_add(ROUND / 2) > last;
             last = last.max(*ticks);
             *ticks = last;
         }
-        // Before that, a time could be one before the clock began.
-        (ROUND..u64::MAX - ROUND).contains(&latest) && (is_possible || !expected.is_timed)
+        is_known && (is_possible || !expected.is_timed)
     }
+}
+
+/// Whether no time is before the one before it, of times that are less than 2^63 apart. No way out: that makes it fast.
+fn is_ascending(last: u64, times: &[u64]) -> bool {
+    let first = times.first().map_or(0, |first| first.wrapping_sub(last));
+    let pairs = times.iter().zip(times.get(1..).unwrap_or_default());
+    let signs = pairs.fold(first, |signs, (one, next)| signs | next.wrapping_sub(*one));
+    signs >> 63 == 0
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::record::STEP_SHIFT;
+    use trace::event::Step;
 
     const NOW: u64 = 1 << 50;
     const MARK: u64 = 5;
@@ -228,12 +242,12 @@ mod tests {
         let entry = Detail::new(9, Step::Entry, MARK).0;
         let graph = expected(Format::Graph, true);
         assert!(times(&words, &[entry; 2], &graph).is_some());
-        let none = entry | STEPS;
+        let none = entry | ALL_BITS;
         assert_eq!(Detail(none).step(), None);
         assert_eq!(times(&words, &[entry, none], &graph), None);
         assert_eq!(times(&words, &[none, entry], &graph), None);
     }
 
     /// All bits of a step.
-    const STEPS: u64 = 7 << STEP_SHIFT;
+    const ALL_BITS: u64 = 7 << STEP_SHIFT;
 }

@@ -145,6 +145,22 @@ pub trait Sink {
     /// The next event.
     fn event(&mut self, event: Event);
 
+    /// The next events of a vCPU, all of them calls without returns ([`RecordKind::Entry`]). Who takes many at once is quicker.
+    fn calls(&mut self, vcpu: u16, calls: &[Record]) {
+        for call in calls {
+            if let RecordKind::Entry(function) = call.kind {
+                self.event(Event {
+                    time_ns: call.time_ns,
+                    vcpu,
+                    thread: vcpu.into(),
+                    depth: 0,
+                    kind: EventKind::Entry(function),
+                    values: None,
+                });
+            }
+        }
+    }
+
     /// Whether events of different threads have to come in the order of time. Who keeps threads apart can say no: then
     /// what a ring brings need not wait for the others, where nothing has to be put together across them.
     fn is_ordered(&self) -> bool {
@@ -267,6 +283,35 @@ impl Step {
             2 => Some(Self::Tail),
             3 => Some(Self::Unhooked),
             _ => None,
+        }
+    }
+}
+
+/// A step of a graph and the stack slot that it was at, in one word: slots are multiples of 8.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SlotStep(u64);
+
+impl SlotStep {
+    /// Of a slot and the number of a step; what does not fit is cut.
+    #[must_use]
+    pub const fn new(slot: u64, step: u64) -> Self {
+        Self(slot & !7 | step & 3)
+    }
+
+    /// The address at which the function's return address lies.
+    #[must_use]
+    pub const fn slot(self) -> u64 {
+        self.0 & !7
+    }
+
+    /// What happened.
+    #[must_use]
+    pub const fn step(self) -> Step {
+        match self.0 & 3 {
+            0 => Step::Entry,
+            1 => Step::Exit,
+            2 => Step::Tail,
+            _ => Step::Unhooked,
         }
     }
 }

@@ -36,7 +36,7 @@ use crate::table::{Row, Target};
 
 /// The ring that `vmm run` makes by default.
 const RING_BYTES: u64 = 4 * MIB;
-const ROUNDS: u64 = 21;
+const ROUNDS: u64 = 101;
 /// Functions that the records name, in turn.
 const FUNCTIONS: u32 = 100;
 /// Ticks between two records.

@@ -188,15 +188,15 @@ impl Merge {
         }
     }
 
-    /// Passes on everything that waits, ring by ring, as it was recorded: each with the number of its ring and its
-    /// vCPU. A record has no place among those of other rings.
-    pub fn pass_each(&mut self, mut pass: impl FnMut(usize, u16, Record)) {
+    /// Passes on everything that waits, ring by ring, as it was recorded: each batch with the number of its ring and its
+    /// vCPU; what is left in it is for nobody. A record has no place among those of other rings.
+    pub fn pass_all(&mut self, mut pass: impl FnMut(usize, u16, &mut [Record])) {
         for (index, ring) in self.rings.iter_mut().enumerate() {
             for batch in ring.waiting.drain(..) {
                 let mut records = Vec::from(batch.records);
                 self.waiting -= records.len();
-                let all = records.drain(..);
-                all.for_each(|record| pass(index, batch.vcpu, record));
+                pass(index, batch.vcpu, &mut records);
+                records.clear();
                 self.spare.push(records);
             }
         }

@@ -19,7 +19,7 @@ use terms::function::FunctionId;
 
 use super::part::Part;
 use super::rows::{self, CALLED, CALLS, GRAPH, GROUP};
-use crate::event::{Record, RecordKind, Step};
+use crate::event::{Record, RecordKind, SlotStep};
 
 /// A part is closed when it has so many bytes: parts are what can be lost of a file that is cut.
 const PART: usize = 256 << 10;
@@ -117,7 +117,7 @@ impl Coder {
     }
 
     /// Steps of a graph.
-    pub fn steps(&mut self, times: &[u64], functions: &[FunctionId], steps: &[(Step, u64)]) {
+    pub fn steps(&mut self, times: &[u64], functions: &[FunctionId], steps: &[SlotStep]) {
         self.say_lost();
         let groups = times.chunks(GROUP).zip(functions.chunks(GROUP));
         for ((times, functions), steps) in groups.zip(steps.chunks(GROUP)) {
@@ -143,7 +143,7 @@ impl Coder {
                 function,
                 step,
                 slot,
-            } => self.steps(&times, &[*function], &[(*step, *slot)]),
+            } => self.steps(&times, &[*function], &[SlotStep::new(*slot, *step as u64)]),
             RecordKind::Lost(count) => self.lost(record.time_ns, *count),
             _ => {
                 self.say_lost();
@@ -234,14 +234,14 @@ impl Coder {
     }
 
     /// Notes stacks that were not seen before. Nearly always all are on the one that was seen last.
-    fn see(&mut self, steps: &[(Step, u64)]) {
+    fn see(&mut self, steps: &[SlotStep]) {
         let last = self.stack;
-        let away = |away, (_, slot): &(Step, u64)| away | (slot >> self.stack_log2 ^ last);
+        let away = |away, at: &SlotStep| away | (at.slot() >> self.stack_log2 ^ last);
         if steps.iter().fold(0, away) == 0 {
             return;
         }
-        for (_, slot) in steps {
-            let stack = slot >> self.stack_log2;
+        for at in steps {
+            let stack = at.slot() >> self.stack_log2;
             if stack != self.stack {
                 self.stack = stack;
                 if self.known.len() < STACKS_MAX && self.known.insert(stack) {
@@ -255,7 +255,7 @@ impl Coder {
 /// What stands beside times and functions, a number for each.
 enum Beside<'a> {
     Nothing,
-    Steps(&'a [(Step, u64)]),
+    Steps(&'a [SlotStep]),
     Callers(&'a [u64]),
 }
 
@@ -278,6 +278,21 @@ impl Column {
             len += 1;
         }
         column.len = len;
+        (bits, column)
+    }
+
+    /// What each has to do with the one before, and all bits of that. In two loops over slices: a chain of iterators would
+    /// have a branch for each.
+    fn between<T: Copy>(before: T, each: &[T], of: impl Fn(T, T) -> u64) -> (u64, Self) {
+        let (first_bits, mut column) = Self::of(each.first().into_iter().map(|at| of(before, *at)));
+        let pairs = each.iter().zip(each.get(1..).unwrap_or_default());
+        let rest = column.values.get_mut(1..).unwrap_or_default();
+        let mut bits = first_bits;
+        for (place, (before, at)) in rest.iter_mut().zip(pairs) {
+            *place = of(*before, *at);
+            bits |= *place;
+        }
+        column.len = u8::try_from(each.len().min(GROUP)).unwrap_or(u8::MAX);
         (bits, column)
     }
 
@@ -318,13 +333,7 @@ const fn width(bits: u64) -> u8 {
 
 /// Each time since the one before.
 fn since(before_ns: u64, times: &[u64]) -> (u64, Column) {
-    let before = std::iter::once(&before_ns).chain(times);
-    Column::of(
-        times
-            .iter()
-            .zip(before)
-            .map(|(at, before)| at.wrapping_sub(*before)),
-    )
+    Column::between(before_ns, times, |before, at| at.wrapping_sub(before))
 }
 
 /// The lowest function, and how far the others are above it.
@@ -343,19 +352,17 @@ const fn zigzag(by: i64) -> u64 {
 
 /// How far each return address is from the one before.
 fn apart(before: u64, callers: &[u64]) -> (u64, Column) {
-    let before_each = std::iter::once(&before).chain(callers);
-    let both = callers.iter().zip(before_each);
-    Column::of(both.map(|(caller, before)| zigzag(caller.wrapping_sub(*before).cast_signed())))
+    let apart = |before, caller: u64| zigzag(caller.wrapping_sub(before).cast_signed());
+    Column::between(before, callers, apart)
 }
 
 /// Steps, and how far each stack slot is from the one before; and the last slot.
-fn moved(before: u64, steps: &[(Step, u64)]) -> (u64, Column, u64) {
-    let slots = || steps.iter().map(|(_, slot)| slot);
-    let before_each = std::iter::once(&before).chain(slots());
-    let moved = steps.iter().zip(before_each).map(|((step, slot), before)| {
-        let by = (slot >> 3).wrapping_sub(before >> 3).cast_signed();
-        zigzag(by) << 2 | *step as u64
-    });
-    let (bits, column) = Column::of(moved);
-    (bits, column, slots().next_back().copied().unwrap_or(before))
+fn moved(before: u64, steps: &[SlotStep]) -> (u64, Column, u64) {
+    let moved = |before: SlotStep, at: SlotStep| {
+        let by = (at.slot() >> 3).wrapping_sub(before.slot() >> 3);
+        zigzag(by.cast_signed()) << 2 | at.step() as u64
+    };
+    let (bits, column) = Column::between(SlotStep::new(before, 0), steps, moved);
+    let last = steps.last().map_or(before, |last| last.slot());
+    (bits, column, last)
 }

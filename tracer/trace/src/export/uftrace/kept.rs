@@ -1,7 +1,7 @@
 //! A session's stream kept as a uftrace directory.
 
 use super::{ExportError, Tally, UftraceWriter};
-use crate::event::{Event, EventKind, Sink};
+use crate::event::{Event, EventKind, Record, Sink};
 use crate::export::budget::Budget;
 use crate::export::store::{Ending, News, Store};
 use crate::stream::Stream;
@@ -17,6 +17,12 @@ impl Sink for UftraceWriter {
             _ => self.append(event),
         };
         if let Err(error) = outcome {
+            self.note(error);
+        }
+    }
+
+    fn calls(&mut self, vcpu: u16, calls: &[Record]) {
+        if let Err(error) = self.append_calls(vcpu, calls) {
             self.note(error);
         }
     }

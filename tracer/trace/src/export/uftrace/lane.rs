@@ -158,6 +158,19 @@ struct Last {
     beside: [u8; BESIDE],
 }
 
+/// An entry and its exit.
+type Pair = [u8; 2 * RECORD_LENGTH];
+
+/// An entry, followed at once by its exit, which differs from it in the lowest bit.
+#[inline]
+fn pair(time: u64, entry: u64) -> Pair {
+    let mut pair = [0; 2 * RECORD_LENGTH];
+    let (first, second) = pair.split_at_mut(RECORD_LENGTH);
+    first.copy_from_slice(&packed(time, entry));
+    second.copy_from_slice(&packed(time, entry | 1));
+    pair
+}
+
 #[derive(Debug)]
 pub(super) struct Lane<S> {
     storage: S,
@@ -205,15 +218,49 @@ impl<S: Storage> Lane<S> {
     #[inline]
     pub fn entry(&mut self, time: u64, entry: u64) {
         let time = self.ordered(time);
-        // The exit differs from the entry in its lowest bit.
-        let exit = entry | 1;
-        let mut pair = [0; 2 * RECORD_LENGTH];
-        let (first, second) = pair.split_at_mut(RECORD_LENGTH);
-        first.copy_from_slice(&packed(time, entry));
-        second.copy_from_slice(&packed(time, exit));
         self.last_at.records = self.waiting.records.len() as u64;
-        self.waiting.records.extend_from_slice(&pair);
+        self.waiting.records.extend_from_slice(&pair(time, entry));
         self.entries += 1;
+    }
+
+    /// How many of these can come until the buffer is full: one at least.
+    pub fn room(&self) -> usize {
+        let left = BUFFER.saturating_sub(self.waiting.records.len() + PER_EVENT);
+        left / size_of::<Pair>() + 1
+    }
+
+    /// As many of them: times and entries, none where no such function is known.
+    pub fn entries(&mut self, calls: impl ExactSizeIterator<Item = Option<(u64, u64)>>) {
+        let start = self.waiting.records.len();
+        self.waiting
+            .records
+            .resize(start + calls.len() * size_of::<Pair>(), 0);
+        let places = self.waiting.records.get_mut(start..).unwrap_or_default();
+        let (places, _) = places.as_chunks_mut();
+        let mut places = places.iter_mut();
+        let (mut time, mut reordered, mut unknown) = (self.time, 0, 0);
+        for call in calls {
+            let Some((made, entry)) = call else {
+                unknown += 1;
+                continue;
+            };
+            reordered += u64::from(made < time);
+            time = time.max(made);
+            if let Some(place) = places.next() {
+                *place = pair(time, entry);
+            }
+        }
+        self.time = time;
+        self.totals.reordered += reordered;
+        self.totals.unknown += unknown;
+        let left = places.len() * size_of::<Pair>();
+        let length = self.waiting.records.len() - left;
+        self.waiting.records.truncate(length);
+        let written = (length - start) / size_of::<Pair>();
+        self.entries += written as u64;
+        if written > 0 {
+            self.last_at.records = (length - size_of::<Pair>()) as u64;
+        }
     }
 
     /// The same of one of which is known where it was made: so uftrace finds its name, as that of a function.

@@ -60,7 +60,7 @@ use terms::function::FunctionId;
 use terms::printable;
 
 use self::threads::ThreadLanes;
-use crate::event::{Event, EventKind};
+use crate::event::{Event, EventKind, Record, RecordKind};
 use crate::export::budget::Budget;
 use crate::export::call_formats::CallFormats;
 use crate::export::events::{EventReader, EventWriter};
@@ -271,6 +271,34 @@ impl UftraceWriter {
             return lane.flush();
         }
         Ok(())
+    }
+
+    /// Many of them, of which nothing more is known.
+    fn append_calls(&mut self, vcpu: u16, calls: &[Record]) -> Result<(), ExportError> {
+        let (entries, called) = (&self.entries, &mut self.called);
+        let mut entry = |call: &Record| match call.kind {
+            RecordKind::Entry(function) => {
+                let entry = entries.get(function.index())?;
+                called.note(function);
+                Some((call.time_ns, *entry))
+            }
+            _ => None,
+        };
+        let mut result = Ok(());
+        let Some(lane) = self.lanes.get_mut(usize::from(vcpu)) else {
+            self.side.strays += calls.len() as u64;
+            return Ok(());
+        };
+        let mut rest = calls;
+        while !rest.is_empty() {
+            let (some, later) = rest.split_at(rest.len().min(lane.room()));
+            lane.entries(some.iter().map(&mut entry));
+            if lane.is_full() {
+                result = result.and(lane.flush());
+            }
+            rest = later;
+        }
+        result
     }
 
     /// What happens to calls without returns: each vCPU is a thread.

@@ -2,6 +2,7 @@
 
 mod alone;
 mod budget;
+mod many;
 
 use crate::testing::{event, functions, text_of};
 use terms::function::FunctionId;
