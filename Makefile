@@ -86,7 +86,8 @@ bench-peers: build guest ## What an event costs here and with other tools
 	images/packages peers
 	cargo run --release --locked -p tests --bin peers -- images/out/bench-peers.json
 
-bench-linux: build linux ## What tracing a stock Linux costs
+bench-linux: build linux ## What tracing a stock Linux costs, in time and in instructions
+	images/packages test
 	tests/bench-linux
 
 experiments: build guest ## What the seeds measured, on /dev/kvm: images/out/experiments

@@ -44,9 +44,10 @@ const WORDS: &str = concat!(
     "cd /sys/kernel/tracing; F=",
     function!(""),
     "; c() { costs call $n; }; all() { c; costs file $n; }; \
-     t() { echo $1 >current_tracer; $2; echo nop >current_tracer; }; \
+     said() { echo events $n: $(grep -e ^entries -e ^overrun per_cpu/cpu0/stats); }; \
+     t() { echo >trace; echo $1 >current_tracer; $2; said; echo nop >current_tracer; }; \
      e() { echo $1 >events/kprobes/a/enable; }; \
-     p() { echo $* >kprobe_events; e 1; c; e 0; echo >kprobe_events; }; "
+     p() { echo >trace; echo $* >kprobe_events; e 1; c; said; e 0; echo >kprobe_events; }; "
 );
 
 /// What is measured of us: options of `vmm run`, and how many records are made in all, where only that function is traced.
@@ -159,9 +160,28 @@ fn of_the_kernel() -> Result<Measured, Failed> {
     eprintln!("the kernel's own tracers");
     let (ended, _) = Guest::linux(&format!("{WORDS}{lines}"), None).run();
     let costs = |(index, (name, _)): (usize, &(&'static str, _))| {
-        Ok((*name, costs(&ended, &index.to_string())?))
+        let recorded = recorded(&ended, index, name);
+        if *name != NOTHING && recorded < CALLS {
+            return Err(format!("{name}: {recorded} events, not {CALLS}: {}", ended.stdout).into());
+        }
+        Ok((
+            *name,
+            costs(&ended, &index.to_string(), name.contains(", all"))?,
+        ))
     };
     OWN.iter().enumerate().map(costs).collect()
+}
+
+/// How many events the kernel's tracer has recorded, or counted, in this measurement.
+fn recorded(ended: &Ended, index: usize, name: &str) -> u64 {
+    let of = match name.contains("counted") {
+        true => "fentry counted ".to_owned(),
+        false => format!("events {index}: "),
+    };
+    let mut lines = ended.stdout.lines();
+    let line = lines.find(|line| line.starts_with(&of)).unwrap_or_default();
+    let numbers = line.split_whitespace().skip(2);
+    numbers.filter_map(|word| word.parse::<u64>().ok()).sum()
 }
 
 /// What ours cost, each in a boot of its own.
@@ -175,17 +195,17 @@ fn of_us() -> Result<Measured, Failed> {
             && !ended
                 .stderr
                 .replace(',', "")
-                .contains(&format!("{records} records made"))
+                .contains(&format!(" {records} records made"))
         {
             return Err(format!("{name}: not {records} records: {}", ended.stderr).into());
         }
-        Ok((*name, costs(&ended, "ours")?))
+        Ok((*name, costs(&ended, "ours", true)?))
     });
     measured.collect()
 }
 
 /// What a guest said of the measurement with this name.
-fn costs(ended: &Ended, name: &str) -> Result<Costs, Failed> {
+fn costs(ended: &Ended, name: &str, needs_file: bool) -> Result<Costs, Failed> {
     let mut costs = Costs::default();
     for line in ended.stdout.lines() {
         let Some((what, said)) = line.trim().split_once(':') else {
@@ -199,7 +219,8 @@ fn costs(ended: &Ended, name: &str) -> Result<Costs, Failed> {
         let rounds: Result<Vec<f64>, _> = said.split_whitespace().map(str::parse).collect();
         *of = rounds?.into_iter().collect();
     }
-    if ended.code != Some(0) || costs.call.count() == 0 {
+    let is_missing = costs.call.count() == 0 || needs_file && costs.file.count() == 0;
+    if ended.code != Some(0) || is_missing {
         return Err(format!("no costs of {name}: {}{}", ended.stdout, ended.stderr).into());
     }
     Ok(costs)

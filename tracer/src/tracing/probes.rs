@@ -176,7 +176,7 @@ impl SetProbe {
             probe,
             address: address.unwrap_or_default(),
             place: place.unwrap_or_default(),
-            is_return: self.known(on).is_some_and(|probe| probe.is_return),
+            is_return: self.known(on).map(|probe| probe.is_return),
             tactic: tactic.unwrap_or_default(),
             values: values.collect(),
         }

@@ -92,6 +92,25 @@ pub fn read(text: &str) -> Result<Vec<Entry>, Failed> {
 mod tests {
     use super::*;
 
+    /// Without what does not matter.
+    fn tight(text: &str) -> String {
+        text.split_whitespace().collect()
+    }
+
+    #[test]
+    fn what_is_to_be_changed_is_there() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+        let entries = read(include_str!("../../../mutants.txt")).unwrap();
+        let is_there = |entry: &Entry| {
+            let source = std::fs::read_to_string(format!("{root}/{}", entry.file));
+            let places = tight(&source.unwrap()).matches(&tight(&entry.was)).count();
+            places >= entry.nth.unwrap_or(1)
+        };
+        let stale = entries.iter().filter(|entry| !is_there(entry));
+        let stale: Vec<_> = stale.map(|entry| (&entry.file, &entry.name)).collect();
+        assert!(stale.is_empty(), "the code has changed: {stale:?}");
+    }
+
     #[test]
     fn an_entry_has_what_stands_before_it() {
         let text = "# a\nfile f.rs\ntests vmm a:: b\nmutant one\nwas a < b\nnow a <= b\nmutant two\nwas x();\nnth 2\nsurvives so\n";

@@ -6,8 +6,7 @@
 //! {"time_ns":1900,"vcpu":0,"lost":3}
 //! ```
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -388,7 +387,10 @@ pub enum EventFileError {
 #[derive(Debug)]
 pub struct EventReader {
     files: Vec<EventFile>,
-    heads: BinaryHeap<Reverse<(u64, usize)>>,
+    /// The time of the next event of each file that has one, and its place in `files`.
+    heads: BTreeSet<(u64, usize)>,
+    /// The files of each vCPU.
+    of_vcpu: BTreeMap<u16, Vec<usize>>,
 }
 
 #[derive(Debug)]
@@ -420,7 +422,8 @@ impl EventReader {
     fn of(directory: &Path, sides: &[Side]) -> Result<Self, EventFileError> {
         let mut reader = Self {
             files: Vec::new(),
-            heads: BinaryHeap::new(),
+            heads: BTreeSet::new(),
+            of_vcpu: BTreeMap::new(),
         };
         for (vcpu, side) in found(directory, sides)? {
             let path = side.path(directory, vcpu);
@@ -435,7 +438,9 @@ impl EventReader {
                 line: 0,
                 next: None,
             });
-            reader.advance(reader.files.len() - 1)?;
+            let index = reader.files.len() - 1;
+            reader.of_vcpu.entry(vcpu).or_default().push(index);
+            reader.advance(index)?;
         }
         Ok(reader)
     }
@@ -443,8 +448,21 @@ impl EventReader {
     /// The next event.
     #[must_use]
     pub fn peek(&self) -> Option<&EventLine> {
-        let Reverse((_, index)) = self.heads.peek()?;
+        let (_, index) = self.heads.first()?;
         self.files.get(*index)?.next.as_ref()
+    }
+
+    /// The next event of this vCPU.
+    #[must_use]
+    pub fn peek_of(&self, vcpu: u16) -> Option<&EventLine> {
+        let (_, index) = self.head_of(vcpu)?;
+        self.files.get(index)?.next.as_ref()
+    }
+
+    fn head_of(&self, vcpu: u16) -> Option<(u64, usize)> {
+        let files = self.of_vcpu.get(&vcpu)?.iter();
+        let head = |index: &usize| Some((self.files.get(*index)?.next.as_ref()?.time_ns, *index));
+        files.filter_map(head).min()
     }
 
     /// The next event, if it was at `time_ns` or before.
@@ -452,17 +470,24 @@ impl EventReader {
     /// # Errors
     /// An [`EventFileError`] about the one after it; the event itself is lost then.
     pub fn pop_until(&mut self, time_ns: u64) -> Result<Option<EventLine>, EventFileError> {
-        let Some(Reverse((_, index))) = self
-            .heads
-            .peek()
-            .copied()
-            .filter(|Reverse((time, _))| *time <= time_ns)
-        else {
-            return Ok(None);
-        };
-        self.heads.pop();
-        let event = self.files.get_mut(index).and_then(|file| file.next.take());
-        self.advance(index)?;
+        let head = self.heads.first().copied();
+        self.take(head.filter(|(time, _)| *time <= time_ns))
+    }
+
+    /// The next event of this vCPU, if it was at `time_ns` or before.
+    ///
+    /// # Errors
+    /// As of [`Self::pop_until`].
+    pub fn pop_of(&mut self, vcpu: u16, time_ns: u64) -> Result<Option<EventLine>, EventFileError> {
+        let head = self.head_of(vcpu);
+        self.take(head.filter(|(time, _)| *time <= time_ns))
+    }
+
+    fn take(&mut self, head: Option<(u64, usize)>) -> Result<Option<EventLine>, EventFileError> {
+        let Some(head) = head else { return Ok(None) };
+        self.heads.remove(&head);
+        let event = self.files.get_mut(head.1).and_then(|file| file.next.take());
+        self.advance(head.1)?;
         Ok(event)
     }
 
@@ -470,7 +495,7 @@ impl EventReader {
         if let Some(file) = self.files.get_mut(index) {
             file.next = file.read()?;
             if let Some(event) = &file.next {
-                self.heads.push(Reverse((event.time_ns, index)));
+                self.heads.insert((event.time_ns, index));
             }
         }
         Ok(())

@@ -24,9 +24,9 @@ pub struct ProbeNote {
     pub address: String,
     /// The same as function and offset.
     pub place: String,
-    /// Whether it is hit when the function returns, and not at that address.
+    /// Whether it is hit when the function returns, and not at that address; traces of before 2026-11-26 do not say.
     #[serde(default)]
-    pub is_return: bool,
+    pub is_return: Option<bool>,
     /// How it was put into the text.
     pub tactic: String,
     /// What it captures, in order.

@@ -43,7 +43,7 @@ fn written(
 
 const SENT: EventKind = EventKind::Point(EventId(0));
 
-/// `f0 { f1 { f2 }  f3 }` of thread 0, which moves to vCPU 1 before f3; f2 of thread 1 on vCPU 1.
+/// `f0 { f1 { f2 }  f3 }` of thread 0, which moves to vCPU 1 before f3; f2 of thread 1 on vCPU 1, where an event happens in it.
 fn trace() -> (TempDir, PathBuf) {
     written(
         (GRAPH, "tsc"),
@@ -110,7 +110,7 @@ fn globs(globs: &[&str]) -> Vec<Pattern> {
 
 #[test]
 fn without_anything_all_is_shown() {
-    let all = "0:f0 1:f1 0:f2; 2:f2 sent / / 1:f3 sent / /";
+    let all = "0:f0 1:f1 0:f2 2:f2 sent / / 1:f3 sent / / /";
     assert_eq!(shown(&Excerpt::default()), all);
     let (from_ns, until_ns) = (Some(0), Some(u64::MAX));
     let wide = Excerpt {
@@ -269,12 +269,12 @@ fn callers_are_the_ways_to_a_function_and_hidden_ones_leave_what_they_call() {
         })
     };
     assert_eq!(callers(&["f3"]), "0:f0 sent 1:f3 sent / /");
-    assert_eq!(callers(&["f2"]), "0:f0 1:f1 0:f2; 2:f2 sent / / sent /");
+    assert_eq!(callers(&["f2"]), "0:f0 1:f1 0:f2 2:f2 sent / / sent / /");
     let hidden = Excerpt {
         hidden: globs(&["f1"]),
         ..Excerpt::default()
     };
-    assert_eq!(shown(&hidden), "0:f0 0:f2; 1:f2 sent / 1:f3 sent / /");
+    assert_eq!(shown(&hidden), "0:f0 0:f2 1:f2 sent / 1:f3 sent / / /");
     // Each has 16 bytes, the last one, too.
     let large = Excerpt {
         min_bytes: Some(17),

@@ -3,11 +3,12 @@
 //! Clocks count in steps: 10 ns on one host, and a clock page stands still while the host has nothing to spare for its thread. So
 //! a hit has the time of the call's beginning or end now and then, and nobody wrote down which was first: they are in
 //! rings, and in files, of their own. What the probe is says it: a hit at a function's entry comes right before its
-//! call begins, one at its return right before it ends, one inside of it at some time before that.
+//! call begins, one at its return right before it ends, one inside of it at some time before that. Events of one vCPU are in
+//! the order in which they happened, so what stands before such a hit comes before that step, too.
 
 use std::collections::{HashMap, HashSet};
 
-use super::calls::{Calls, Shown};
+use super::calls::Calls;
 use super::directory::TraceDirectory;
 use super::error::ReportError;
 use crate::event::{Event, EventKind, Moment};
@@ -15,7 +16,10 @@ use crate::export::events::EventLine;
 use crate::export::probes::ProbeNote;
 use crate::export::uftrace::record::truncated;
 
-/// What comes after the hits of a probe.
+/// So many events are looked through for one that belongs before a step.
+const LOOKED_AT: usize = 64;
+
+/// A step that comes after a probe's hits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Anchor {
     /// The low 48 bits of the function's address,
@@ -31,7 +35,7 @@ struct Anchor {
 enum Traced {
     /// None so far.
     Unknown,
-    /// It had a hit, and no step came after it where one belongs.
+    /// It had a hit, and no step was there where one belongs.
     No,
     /// It had one.
     Yes,
@@ -40,11 +44,16 @@ enum Traced {
 /// The probes of a trace, as far as they say where their hits belong.
 #[derive(Debug, Default)]
 pub(super) struct Hits {
-    anchors: HashMap<String, Anchor>,
-    /// Their functions, and whether the trace has calls of them. Of others nothing need be waited for.
+    /// By the name of the hits: of functions with the same name there are several.
+    anchors: HashMap<String, Vec<Anchor>>,
+    /// Whether calls have ends.
+    has_returns: bool,
+    /// Their functions. For steps of what is not traced nothing need wait.
     traced: HashMap<u64, Traced>,
-    /// Of each vCPU the probes whose hit comes before its next step: another hit comes before another step.
+    /// Of each vCPU the probes whose hit belongs to a step that is still to come: another hit belongs to another one.
     shown: HashMap<u16, HashSet<String>>,
+    /// The last call of each vCPU in a trace without ends: when, and of which function.
+    last: HashMap<u16, (u64, u64)>,
 }
 
 impl Hits {
@@ -53,93 +62,171 @@ impl Hits {
     /// # Errors
     /// A [`ReportError`] that names their file.
     pub fn of(trace: &TraceDirectory, calls: &Calls) -> Result<Self, ReportError> {
-        let probes = trace.probes()?;
-        let anchors = probes
-            .iter()
-            .filter_map(|probe| Some((probe.name.clone(), Anchor::of(probe, calls)?)));
-        let anchors: HashMap<_, _> = anchors.collect();
-        let functions = anchors.values().map(|anchor| anchor.function);
-        Ok(Self {
-            traced: functions.map(|one| (one, Traced::Unknown)).collect(),
-            anchors,
-            shown: HashMap::new(),
-        })
+        let mut hits = Self {
+            has_returns: trace.is_graph(),
+            ..Self::default()
+        };
+        for probe in trace.probes()? {
+            if let Some(anchor) = Anchor::of(&probe, calls) {
+                hits.traced.insert(anchor.function, Traced::Unknown);
+                hits.anchors.entry(probe.name).or_default().push(anchor);
+            }
+        }
+        Ok(hits)
     }
 
-    /// Whether this step, the next of all, comes before this event, of which the time is not after the step's.
-    pub fn is_after(&self, event: &EventLine, next: &Shown, calls: &Calls) -> bool {
-        let (Shown::Step(step) | Shown::Leaf(step, _)) = next;
-        let Some(anchor) = self.anchor(event).filter(|_| event.time_ns == step.time_ns) else {
+    /// Whether there are none: then events come before all steps of their time.
+    pub fn are_none(&self) -> bool {
+        self.anchors.is_empty()
+    }
+
+    /// Whether the first of these events, which are of this step's vCPU, comes before the step.
+    pub fn is_first_before<'a>(
+        &self,
+        events: impl Iterator<Item = &'a EventLine> + Clone,
+        step: &Event,
+        calls: &Calls,
+    ) -> bool {
+        let first = events.clone().next();
+        let first = first.filter(|first| first.time_ns <= step.time_ns);
+        first.is_some_and(|first| !self.waits(first, Some((step, calls))))
+            || self.has_one_before(events, step, calls)
+    }
+
+    /// Whether one of these events belongs before the step, which has the same time.
+    pub fn has_one_before<'a>(
+        &self,
+        events: impl Iterator<Item = &'a EventLine>,
+        step: &Event,
+        calls: &Calls,
+    ) -> bool {
+        let mut others = Vec::new();
+        let at_once = events.take_while(|event| event.time_ns == step.time_ns);
+        for event in at_once.take(LOOKED_AT) {
+            let Some((name, anchors)) = self.anchors(event) else {
+                continue;
+            };
+            // Of hits of one probe the first belongs to this call.
+            let is_first = !others.contains(&name);
+            let is_due = |anchor: &Anchor| {
+                anchor.is_before(step, calls)
+                    && !(anchor.is_single && self.is_shown(event.vcpu, name))
+            };
+            if is_first && anchors.iter().any(is_due) {
+                return true;
+            }
+            others.push(name);
+        }
+        false
+    }
+
+    /// Whether this event waits for a step of its time: for this one, which is of its vCPU, or for any.
+    pub fn waits(&self, event: &EventLine, step: Option<(&Event, &Calls)>) -> bool {
+        let Some((_, anchors)) = self.anchors(event) else {
             return false;
         };
-        let is_own = event.vcpu == step.vcpu && anchor.is_before(step, calls);
-        let is_due = is_own && !self.is_shown(event, anchor);
-        !is_due && self.traced.get(&anchor.function) != Some(&Traced::No)
-    }
-
-    /// Whether this event comes before this end of a call that has the same time.
-    pub fn is_before_end(&self, event: &EventLine, exit: &Event, calls: &Calls) -> bool {
-        let anchor = self.anchor(event);
-        anchor.is_some_and(|anchor| anchor.is_before(exit, calls))
+        let is_traced = |anchor: &&Anchor| self.traced.get(&anchor.function) != Some(&Traced::No);
+        anchors.iter().filter(is_traced).any(|anchor| {
+            if self.has_returns || anchor.moment == Moment::Entry {
+                return true;
+            }
+            // Its call has no end: it comes after the beginning.
+            let begins = |(step, calls): (&Event, &Calls)| match step.kind {
+                EventKind::Entry(function) => calls.functions.address(function) == anchor.function,
+                _ => false,
+            };
+            let has_begun = self.last.get(&event.vcpu) == Some(&(event.time_ns, anchor.function));
+            step.is_none_or(begins) && !has_begun
+        })
     }
 
     /// The event is shown.
     pub fn show(&mut self, event: &EventLine) {
-        if self.anchor(event).is_some_and(|anchor| anchor.is_single) {
-            let name = event.event.clone().unwrap_or_default();
+        let Some((name, anchors)) = self.anchors(event) else {
+            return;
+        };
+        let (name, anchors) = (name.to_owned(), anchors.to_vec());
+        for anchor in &anchors {
+            // Of what is traced the beginning has been shown.
+            if anchor.moment == Moment::Exit {
+                self.is_not_traced(anchor.function);
+            }
+        }
+        if anchors.iter().all(|anchor| anchor.is_single) {
             self.shown.entry(event.vcpu).or_default().insert(name);
         }
     }
 
     /// The step is shown.
     pub fn step(&mut self, step: &Event, calls: &Calls) {
-        if self.anchors.is_empty() {
+        if self.are_none() {
             return;
         }
-        let shown = self.shown.get_mut(&step.vcpu);
-        for name in shown.into_iter().flat_map(HashSet::drain) {
-            let anchor = self.anchors.get(&name);
-            if let Some(anchor) = anchor.filter(|anchor| !anchor.is_before(step, calls))
-                && let Some(unknown) = self.traced.get_mut(&anchor.function)
-                && *unknown == Traced::Unknown
-            {
-                *unknown = Traced::No;
+        let (function, is_entry) = match step.kind {
+            EventKind::Entry(function) => (function, true),
+            EventKind::Exit { function, .. } => (function, false),
+            EventKind::Lost(_) => {
+                self.shown.remove(&step.vcpu);
+                return;
             }
+            _ => return,
+        };
+        let shown = self.shown.remove(&step.vcpu).unwrap_or_default();
+        for name in shown {
+            let anchors = self.anchors.get(&name).cloned().unwrap_or_default();
+            if anchors.iter().any(|anchor| anchor.is_before(step, calls)) {
+                continue;
+            }
+            for anchor in anchors {
+                self.is_not_traced(anchor.function);
+            }
+            // An interrupt may have come between.
+            self.shown.entry(step.vcpu).or_default().insert(name);
         }
-        if let EventKind::Entry(function) = step.kind
-            && let Some(traced) = self.traced.get_mut(&calls.functions.address(function))
-        {
+        let function = calls.functions.address(function);
+        if let Some(traced) = self.traced.get_mut(&function) {
             *traced = Traced::Yes;
         }
+        if is_entry && !self.has_returns {
+            self.last.insert(step.vcpu, (step.time_ns, function));
+        }
     }
 
-    fn anchor(&self, event: &EventLine) -> Option<Anchor> {
-        let name = event.event.as_ref().filter(|_| !event.is_of_host)?;
-        self.anchors.get(name).copied()
+    fn is_not_traced(&mut self, function: u64) {
+        if let Some(traced) = self.traced.get_mut(&function)
+            && *traced == Traced::Unknown
+        {
+            *traced = Traced::No;
+        }
     }
 
-    fn is_shown(&self, event: &EventLine, anchor: Anchor) -> bool {
-        let name = event.event.as_deref().unwrap_or_default();
-        let shown = self.shown.get(&event.vcpu);
-        anchor.is_single && shown.is_some_and(|shown| shown.contains(name))
+    fn anchors<'a>(&'a self, event: &'a EventLine) -> Option<(&'a str, &'a [Anchor])> {
+        let name = event.event.as_deref().filter(|_| !event.is_of_host)?;
+        Some((name, self.anchors.get(name)?))
+    }
+
+    fn is_shown(&self, vcpu: u16, name: &str) -> bool {
+        let shown = self.shown.get(&vcpu);
+        shown.is_some_and(|shown| shown.contains(name))
     }
 }
 
 impl Anchor {
     /// Of a probe that is in a function.
     fn of(probe: &ProbeNote, calls: &Calls) -> Option<Self> {
+        let is_return = probe.is_return?;
         let digits = probe.address.strip_prefix("0x")?;
         let address = u64::from_str_radix(digits, 16).ok()?;
         let function = calls.functions.around(address)?;
         let function = calls.functions.address(function);
-        let is_at_entry = truncated(address) == function && !probe.is_return;
+        let is_at_entry = truncated(address) == function && !is_return;
         Some(Self {
             function,
             moment: match is_at_entry {
                 true => Moment::Entry,
                 false => Moment::Exit,
             },
-            is_single: is_at_entry || probe.is_return,
+            is_single: is_at_entry || is_return,
         })
     }
 

@@ -1,6 +1,5 @@
 //! All that a trace has, as one stream in the order of time: steps of threads, events, and what is said of all vCPUs.
 
-use std::cmp::Ordering;
 use std::iter::Peekable;
 use std::vec;
 
@@ -61,7 +60,18 @@ impl<'a> Stream<'a> {
     ) -> Result<Self, ReportError> {
         let remarks = trace.side.as_ref().map(Remark::all);
         let events = Events::of(trace, &calls.excerpt)?;
-        let hits = Hits::of(trace, calls)?;
+        let hits = match leaves {
+            // Nobody asks for an order.
+            Leaves::Whole => Hits::default(),
+            Leaves::WithoutEvents | Leaves::Apart => {
+                Hits::of(trace, calls).unwrap_or_else(|error| {
+                    let remark =
+                        format!("{error}: hits of probes stand before all steps of their time");
+                    calls.notes.push(remark);
+                    Hits::default()
+                })
+            }
+        };
         Ok(Self {
             calls,
             events,
@@ -111,9 +121,7 @@ impl<'a> Stream<'a> {
         let is_due = |remark: &Remark| remark.time_ns() <= time_ns;
         let remark = self.remarks.peek().filter(|remark| is_due(remark));
         let until_ns = remark.map_or(time_ns, |remark| remark.time_ns().saturating_sub(1));
-        if !self.is_next()
-            && let Some(event) = self.events.next_until(until_ns)?
-        {
+        if let Some(event) = self.event(until_ns)? {
             self.hits.show(&event);
             return Ok(Some(Happened::Point(event)));
         }
@@ -123,7 +131,7 @@ impl<'a> Stream<'a> {
         let Some(next) = self.next.take() else {
             return Ok(None);
         };
-        let shown = self.opened(next);
+        let shown = self.opened(next)?;
         let (Shown::Step(last) | Shown::Leaf(_, last)) = &shown;
         if let Shown::Leaf(entry, _) = &shown {
             self.hits.step(entry, self.calls);
@@ -132,35 +140,55 @@ impl<'a> Stream<'a> {
         Ok(Some(Happened::Call(shown)))
     }
 
-    /// Whether the next step comes before the next event, of which the time is not after it.
-    fn is_next(&self) -> bool {
-        let both = self.events.peek().zip(self.next.as_ref());
-        both.is_some_and(|(event, next)| self.hits.is_after(event, next, self.calls))
+    /// The next event, if it was at `until_ns` or before and comes before the next step, whose time is not before that.
+    fn event(&mut self, until_ns: u64) -> Result<Option<EventLine>, ReportError> {
+        let Some(first) = self
+            .events
+            .first()
+            .filter(|first| first.time_ns <= until_ns)
+        else {
+            return Ok(None);
+        };
+        let step = match &self.next {
+            Some(Shown::Step(step) | Shown::Leaf(step, _)) if !self.hits.are_none() => step,
+            _ => return self.events.take_first(),
+        };
+        if first.time_ns < step.time_ns {
+            return self.events.take_first();
+        }
+        let own = self.events.of_vcpu(step.vcpu, step.time_ns)?;
+        if self.hits.is_first_before(own.iter(), step, self.calls) {
+            return Ok(self.events.take_of(step.vcpu));
+        }
+        let is_other = |first: &EventLine| first.vcpu != step.vcpu && first.time_ns <= until_ns;
+        match self.events.first() {
+            Some(first) if is_other(first) && !self.hits.waits(first, None) => {
+                self.events.take_first()
+            }
+            _ => Ok(None),
+        }
     }
 
     /// A call, or its beginning when an event comes before its end.
-    fn opened(&mut self, shown: Shown) -> Shown {
-        match shown {
-            Shown::Leaf(entry, exit) if self.is_apart(&entry, &exit) => {
+    fn opened(&mut self, shown: Shown) -> Result<Shown, ReportError> {
+        Ok(match shown {
+            Shown::Leaf(entry, exit) if self.is_apart(&entry, &exit)? => {
                 self.calls.put_back(exit);
                 Shown::Step(entry)
             }
             other => other,
-        }
+        })
     }
 
-    fn is_apart(&self, entry: &Event, exit: &Event) -> bool {
-        match self.leaves {
-            Leaves::Whole => false,
-            Leaves::WithoutEvents => self.events.peek().is_some_and(|event| {
-                let is_before = match event.time_ns.cmp(&exit.time_ns) {
-                    Ordering::Less => true,
-                    Ordering::Equal => self.hits.is_before_end(event, exit, self.calls),
-                    Ordering::Greater => false,
-                };
-                is_before && event.vcpu == entry.vcpu
-            }),
-            Leaves::Apart => true,
+    fn is_apart(&mut self, entry: &Event, exit: &Event) -> Result<bool, ReportError> {
+        if self.leaves != Leaves::WithoutEvents {
+            return Ok(self.leaves == Leaves::Apart);
         }
+        let next_ns = self.events.time_of(entry.vcpu, exit.time_ns)?;
+        if next_ns.is_none_or(|next_ns| next_ns < exit.time_ns) || self.hits.are_none() {
+            return Ok(next_ns.is_some_and(|next_ns| next_ns < exit.time_ns));
+        }
+        let at_once = self.events.of_vcpu(entry.vcpu, exit.time_ns)?;
+        Ok(self.hits.has_one_before(at_once.iter(), exit, self.calls))
     }
 }

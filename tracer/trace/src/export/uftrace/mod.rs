@@ -203,7 +203,7 @@ impl UftraceWriter {
     ///
     /// # Errors
     /// An [`ExportError`] that names the file. What could not be written is counted, and later events are tried again.
-    // Out of the way of calls without returns, which are the most and the quickest.
+    // Out of the way of calls without returns, of which there are most.
     #[inline(never)]
     pub fn append(&mut self, event: Event) -> Result<(), ExportError> {
         match event.kind {
@@ -244,7 +244,7 @@ impl UftraceWriter {
         self.threads.is_none()
     }
 
-    /// A call without a return: nearly every event of a trace of functions.
+    /// A call without a return, by itself.
     #[inline]
     fn append_entry(
         &mut self,
