@@ -100,24 +100,16 @@ impl Hits {
         step: &Event,
         calls: &Calls,
     ) -> bool {
-        let mut others = Vec::new();
         let at_once = events.take_while(|event| event.time_ns == step.time_ns);
-        for event in at_once.take(LOOKED_AT) {
+        at_once.take(LOOKED_AT).any(|event| {
             let Some((name, anchors)) = self.anchors(event) else {
-                continue;
+                return false;
             };
-            // Of hits of one probe the first belongs to this call.
-            let is_first = !others.contains(&name);
-            let is_due = |anchor: &Anchor| {
-                anchor.is_before(step, calls)
-                    && !(anchor.is_single && self.is_shown(event.vcpu, name))
-            };
-            if is_first && anchors.iter().any(is_due) {
-                return true;
-            }
-            others.push(name);
-        }
-        false
+            anchors.iter().any(|anchor| {
+                let is_shown = anchor.is_single && self.is_shown(event.vcpu, name);
+                anchor.is_before(step, calls) && !is_shown
+            })
+        })
     }
 
     /// Whether this event waits for a step of its time: for this one, which is of its vCPU, or for any.
