@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::ring::geometry::Geometry;
+use crate::ring::geometry::{Geometry, Position};
 use crate::ring::reader::{Patience, RingMemory, RingReader, Sink};
 use crate::ring::timeline::Timeline;
 use trace::doubt::{TimeDoubt, TimeDoubts};
@@ -54,17 +54,19 @@ impl Source {
         self.reader.drain(memory, &self.timeline, patience, sink);
     }
 
-    /// The same up to some record after so many. Whether more can be delivered at once.
-    pub fn drain_some(
+    /// The same of what is before the head of some look, up to some record after so many (`most`). Whether more of it can
+    /// be delivered at once.
+    pub fn drain_to(
         &mut self,
+        head: Position,
+        most: u64,
         memory: &impl RingMemory,
         patience: Patience,
-        most: u64,
         sink: &mut impl Sink,
     ) -> bool {
         let timeline = &self.timeline;
         self.reader
-            .drain_some(memory, timeline, patience, most, sink)
+            .drain_to(head, most, memory, timeline, patience, sink)
     }
 
     /// Records delivered of which the time is in doubt, and how often the clock was set, or could not be.

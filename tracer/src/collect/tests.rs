@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use image::testing::nop_image;
 use terms::function::FunctionId;
 
+use super::backlog::Backlog;
 use super::drain::Drain;
 use super::looks::RingClock;
 use super::rings::SharedRings;
@@ -38,13 +39,17 @@ const NEVER: Duration = Duration::from_secs(300);
 
 /// A guest with one ring, and its reader.
 fn reader(output: Option<&Path>) -> (MockGuest, SessionMemory, Polled) {
-    reader_by(output, RingClock::Host(mock::HOST))
+    reader_by(output, RingClock::Host(mock::HOST), 4096)
 }
 
-/// The same, where records are timed by `clock`.
-fn reader_by(output: Option<&Path>, clock: RingClock) -> (MockGuest, SessionMemory, Polled) {
+/// The same, where records are timed by `clock`, with a ring of so many bytes.
+fn reader_by(
+    output: Option<&Path>,
+    clock: RingClock,
+    bytes: u64,
+) -> (MockGuest, SessionMemory, Polled) {
     let guest = MockGuest::new(MockTarget::new(1, 1 << 20));
-    let geometry = Geometry::with_bytes(4096).unwrap();
+    let geometry = Geometry::with_bytes(bytes).unwrap();
     let window = guest.window().start;
     let place = SessionMemory {
         cells: vec![window],
@@ -52,7 +57,7 @@ fn reader_by(output: Option<&Path>, clock: RingClock) -> (MockGuest, SessionMemo
         format: RecordFormat::Calls,
         details: None,
         directory: None,
-        room: 4096,
+        room: bytes,
         geometry,
         first: vec![geometry.first()],
         halts_left: None,
@@ -159,7 +164,7 @@ fn a_counter_that_could_not_be_set_back_is_said_with_what_may_be_wrong_for_that(
     };
     clocks.begin(&[known], 1 << 62);
     let by = RingClock::Vcpus(Arc::clone(&clocks));
-    let (guest, place, mut polled) = reader_by(Some(&output), by);
+    let (guest, place, mut polled) = reader_by(Some(&output), by, 4096);
     for (calls, ahead) in [(5, Some(100)), (7, None), (4, None)] {
         call(&guest, &place, calls);
         polled.drain.round();
@@ -234,6 +239,46 @@ fn what_is_read_out_of_turn_is_written_and_bounded_as_long_as_nobody_writes() {
     assert_eq!(polled.drain.round() as u64, CALLS);
     let written = polled.finish().unwrap().unwrap();
     assert_eq!(written.tally().calls, kept + CALLS);
+}
+
+/// It was once: each look of who asked for the status again and again made what was to be read of the first ring longer, and
+/// the round never came to the second one, whose vCPU waited.
+#[test]
+fn a_part_of_a_round_is_what_was_found_when_it_began() {
+    const MANY: u64 = 40_000;
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("trace");
+    let (guest, place, mut polled) = reader_by(Some(&output), RingClock::Host(mock::HOST), 1 << 20);
+    call(&guest, &place, MANY);
+    let read_some = |continues: &mut Continues| {
+        let mut drain = polled.lock();
+        let patience = drain.patience();
+        drain.read_some(0, patience, continues)
+    };
+    let mut continues = Continues::No;
+    let mut read = 0;
+    for turn in 0.. {
+        read += read_some(&mut continues) as u64;
+        if continues == Continues::No {
+            break;
+        }
+        assert!(turn < 10, "{read} have been read, and it is not over");
+        call(&guest, &place, MANY / 2);
+        polled.lock().look();
+    }
+    assert_eq!(read, MANY, "the rest is for the next round");
+    let mut backlog = Backlog::default();
+    let _ = polled.lock().hand_over(&mut backlog);
+    let looked: Vec<_> = backlog.drain().map(|batch| batch.looked_ns).collect();
+    let (last, before) = looked.split_last().unwrap();
+    assert!(last.is_some(), "all of what was found is there");
+    assert!(before.iter().all(Option::is_none), "{looked:?}");
+    let written = polled.lock().status()[0].written;
+    assert!(written > MANY);
+    polled.round();
+    assert_eq!(polled.lock().status()[0].read, written);
+    let kept = polled.finish().unwrap().unwrap().tally().calls;
+    assert_eq!(kept, written - MANY);
 }
 
 /// Calls that were heard, in their order, and whether that was all.

@@ -373,16 +373,18 @@ impl RingReader {
         patience: Patience,
         sink: &mut impl Sink,
     ) {
-        self.drain_some(memory, timeline, patience, u64::MAX, sink);
+        self.drain_to(self.head, u64::MAX, memory, timeline, patience, sink);
     }
 
-    /// The same up to some record after so many. Whether more can be delivered at once.
-    pub fn drain_some(
+    /// The same of what is before `head`, which was that of some look, up to some record after so many (`most`). Whether
+    /// more of it can be delivered at once.
+    pub fn drain_to(
         &mut self,
+        head: Position,
+        most: u64,
         memory: &impl RingMemory,
         timeline: &Timeline,
         patience: Patience,
-        most: u64,
         sink: &mut impl Sink,
     ) -> bool {
         let now = timeline.last().now;
@@ -399,9 +401,9 @@ impl RingReader {
         let mut batch = [0; BATCH];
         let mut details = [0; BATCH];
         let mut columns = Columns::new();
-        while self.tail < self.head {
+        while self.tail < head {
             let slot = self.geometry.slot(self.tail);
-            let count = self.head.since(self.tail).min(self.geometry.slots() - slot);
+            let count = head.since(self.tail).min(self.geometry.slots() - slot);
             let count = usize::try_from(count).unwrap_or(BATCH).min(BATCH);
             let Some(words) = batch.get_mut(..count) else {
                 break;
@@ -418,7 +420,7 @@ impl RingReader {
             let details = details.get(..count).unwrap_or_default();
             if self.take_run(words, details, &mut columns, &mut round, sink) {
                 // What is said of the ring as a whole comes after all of its records.
-                if self.tail >= end && self.tail < self.head {
+                if self.tail >= end && self.tail < head {
                     self.follow(memory);
                     return true;
                 }
@@ -681,7 +683,13 @@ impl RingReader {
     /// Whether everything up to the last look was delivered, or passed over: nothing is waited for.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.tail >= self.head
+        self.is_drained_to(self.head)
+    }
+
+    /// The same up to the look that found this head.
+    #[must_use]
+    pub fn is_drained_to(&self, head: Position) -> bool {
+        self.tail >= head
     }
 
     /// Records delivered so far.

@@ -7,7 +7,7 @@ mod dumping;
 use std::sync::Arc;
 
 use crate::record::Format;
-use crate::ring::geometry::Geometry;
+use crate::ring::geometry::{Geometry, Position};
 use crate::ring::reader::{CellWord, Mode, Patience, RingMemory, RingReader};
 use crate::ring::turnstile::Rings;
 use crate::stub::mirror::stacks::Stacks;
@@ -52,8 +52,18 @@ const AT_ONCE: u64 = 1 << 14;
 pub enum Continues {
     /// It is, or has not begun.
     No,
-    /// It is not: its ring was looked at after this time.
-    Since(u64),
+    /// It is not: so its ring was found when it began. Who asks looks meanwhile, and what is reserved since is for the next
+    /// round: a part that was to read that, too, would never be over beside one who asks again and again.
+    From(Found),
+}
+
+/// What a part of a round has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// The head of its ring.
+    head: Position,
+    /// Records from there on are not before this time.
+    before: u64,
 }
 
 /// The rings of one session and where their records go.
@@ -355,22 +365,23 @@ impl Drain {
             return 0;
         };
         let counter = self.ring_clock.host().counter;
-        let now = self.ring_clock.counter();
-        let stall = self.stalls.as_ref().map(StallDrain::last);
-        let before = stall.map_or(now, |stall| stall.min(now));
-        let before = match last {
-            // The ring was looked at then: what is reserved since is for the next round.
-            Continues::Since(before) => before,
+        let found = match last {
+            Continues::From(found) => found,
             Continues::No => {
+                let now = self.ring_clock.counter();
+                let stall = self.stalls.as_ref().map(StallDrain::last);
                 source.look(&self.rings);
-                before
+                Found {
+                    head: source.reader.head(),
+                    before: stall.map_or(now, |stall| stall.min(now)),
+                }
             }
         };
         if !self.is_written {
             return 0;
         }
         // What is reserved later has a later time, as far as the ring's clock is known.
-        let certain = before.saturating_sub(source.timeline.last().bound);
+        let certain = found.before.saturating_sub(source.timeline.last().bound);
         let vcpu = source.reader.ring();
         self.stacks.begin_round();
         let mut coder = source.coder.take();
@@ -386,9 +397,8 @@ impl Drain {
             is_late: false,
             count: 0,
         };
-        let has_more = source.drain_some(&self.rings, patience, AT_ONCE, &mut sink);
-        if has_more {
-            *continues = Continues::Since(before);
+        if source.drain_to(found.head, AT_ONCE, &self.rings, patience, &mut sink) {
+            *continues = Continues::From(found);
         }
         let count = sink.count;
         let records = match &mut coder {
@@ -400,7 +410,7 @@ impl Drain {
         self.backlog.push(Batch {
             origin: Origin::Calls(vcpu),
             records,
-            looked_ns: source.reader.is_drained().then(|| nanoseconds(certain)),
+            looked_ns: (source.reader.is_drained_to(found.head)).then(|| nanoseconds(certain)),
             until_ns: nanoseconds(self.ring_clock.counter()),
         });
         let at = source.reader.progress();
