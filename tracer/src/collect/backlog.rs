@@ -14,7 +14,7 @@ use trace::live::Listener;
 use trace::stream::Origin;
 
 /// Records that may wait without anybody who writes: then no more are taken out of the rings out of turn.
-const RECORDS_MAX: usize = 1 << 20;
+pub const RECORDS_MAX: usize = 1 << 20;
 
 /// Room of so many batches is kept.
 const ROOMS_MAX: usize = 64;
@@ -138,10 +138,10 @@ impl Backlog {
         self.batches.push(batch);
     }
 
-    /// Whether so much waits that no more is to be read out of turn.
+    /// What waits, in records.
     #[must_use]
-    pub fn is_full(&self) -> bool {
-        self.batches.iter().map(Batch::weight).sum::<usize>() >= RECORDS_MAX
+    pub fn weight(&self) -> usize {
+        self.batches.iter().map(Batch::weight).sum()
     }
 
     /// Room for records: the largest that there is.
@@ -169,9 +169,10 @@ impl Backlog {
         self.batches.drain(..)
     }
 
-    /// Takes all of `from`, and leaves it the room that there is.
+    /// Takes all that was read of `from`, after what is here, and leaves it the room that there is. What the trace is to be
+    /// told comes from one alone.
     pub fn take(&mut self, from: &mut Self) {
-        std::mem::swap(self, from);
+        self.batches.append(&mut from.batches);
         from.spare.append(&mut self.spare);
     }
 }

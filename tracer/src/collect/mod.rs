@@ -2,6 +2,7 @@
 //! threads of its own ([`Pollers`]).
 
 pub(crate) mod backlog;
+mod call_ring;
 mod call_sink;
 pub(crate) mod counters;
 #[cfg(not(feature = "internals"))]
@@ -9,6 +10,7 @@ pub(crate) mod drain;
 #[cfg(feature = "internals")]
 pub mod drain;
 pub(crate) mod event_drain;
+mod hands;
 mod host_drain;
 #[cfg(not(feature = "internals"))]
 pub(crate) mod looks;
@@ -39,7 +41,9 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use drain::{Continues, Drain};
+use call_ring::{Continues, SharedCallRing};
+use drain::Drain;
+use hands::Hands;
 pub use looks::AllLooks;
 use looks::lock;
 use output::{Output, Written};
@@ -56,13 +60,17 @@ const LET_GO_ROUNDS: u32 = 50;
 const LET_GO_REST: Duration = Duration::from_millis(1);
 
 /// A session's reader, for who polls it and who asks it. Who asks comes next, however much there is to read, and never
-/// waits for what is being written.
+/// waits for what is being written. Several threads can read, each a ring of its own.
 ///
-/// Locks are taken in the order of the fields: who writes reads meanwhile, who reads does not write.
+/// Locks are taken in the order of the fields, those of rings of calls after that of the reader: who writes reads
+/// meanwhile, who reads does not write.
 #[derive(Debug)]
 pub struct SharedDrain {
+    round: Mutex<()>,
+    hands: Hands,
     writer: Mutex<Writer>,
     drain: Mutex<Drain>,
+    calls: Vec<SharedCallRing>,
     told: Mutex<Told>,
     asking: AtomicUsize,
     asked: Condvar,
@@ -72,9 +80,13 @@ impl SharedDrain {
     /// What `drain` reads is written to `output`.
     #[must_use]
     pub fn new(drain: Drain, output: Option<Output>) -> Self {
+        let calls = drain.call_rings().to_vec();
         Self {
+            round: Mutex::default(),
+            hands: Hands::default(),
             writer: Mutex::new(Writer::new(output, &drain)),
             drain: Mutex::new(drain),
+            calls,
             told: Mutex::default(),
             asking: AtomicUsize::new(0),
             asked: Condvar::new(),
@@ -83,27 +95,82 @@ impl SharedDrain {
 
     /// One round: reads after everybody who asks, and writes. Returns how many events there were.
     pub fn round(&self) -> usize {
-        let mut writer = lock(&self.writer);
-        self.rounds(&mut writer, None)
+        self.round_with(None)
     }
 
-    fn rounds(&self, writer: &mut Writer, patience: Option<Patience>) -> usize {
-        let mut count = 0;
-        let mut part = 0;
-        let parts = self.turn().parts();
-        let mut continues = Continues::No;
-        while part < parts {
-            let mut drain = self.turn();
-            let patience = patience.unwrap_or_else(|| drain.patience());
-            count += drain.read_some(part, patience, &mut continues);
-            part += usize::from(continues == Continues::No);
-            let output = drain.hand_over(writer.backlog());
-            let now_ns = (part == parts).then(|| drain.now_ns());
-            drop(drain);
-            if let Some(output) = output {
-                writer.begin(*output);
+    /// How many rings of calls there are: so many threads can read at a time.
+    #[must_use]
+    pub fn rings(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// Whenever there is much to read, `knock` is called, by a thread that reads: others come to [help](Self::help).
+    pub fn on_much(&self, knock: Knock) {
+        self.hands.on_much(knock);
+    }
+
+    /// Reads rings of the round that is being made, as long as there are some that nobody has taken.
+    pub fn help(&self) {
+        self.read_rings(None);
+    }
+
+    fn round_with(&self, patience: Option<Patience>) -> usize {
+        let _round = lock(&self.round);
+        self.hands.begin(self.rings());
+        self.read_rings(patience);
+        let mut count = self.hands.end();
+        let mut drain = self.turn();
+        let patience = patience.unwrap_or_else(|| drain.patience());
+        count += drain.read_rest(patience);
+        drop(drain);
+        self.write(None);
+        count
+    }
+
+    fn read_rings(&self, patience: Option<Patience>) {
+        while let Some(mut hand) = self.hands.take() {
+            let ring = hand.ring();
+            let mut continues = Continues::No;
+            loop {
+                hand.has_read(self.read_some(ring, patience, &mut continues));
+                self.write(Some(ring));
+                if continues == Continues::No {
+                    break;
+                }
+                hand.has_much();
             }
-            writer.write(&self.told, now_ns);
+        }
+    }
+
+    fn read_some(&self, ring: u16, patience: Option<Patience>, continues: &mut Continues) -> usize {
+        let Some(calls) = self.calls.get(usize::from(ring)) else {
+            return 0;
+        };
+        // Under the lock of the reader: who asks, and has come to a ring, has it to itself for as long as it asks.
+        let drain = self.turn();
+        let patience = patience.unwrap_or_else(|| drain.patience());
+        let mut calls = lock(calls);
+        drop(drain);
+        let count = calls.read_some(patience, continues);
+        let at = calls.progress();
+        drop(calls);
+        self.turn().has_read(ring, at);
+        count
+    }
+
+    /// Writes what was read of a ring of calls; or what else there is, and what is certain by now.
+    fn write(&self, ring: Option<u16>) {
+        let mut writer = lock(&self.writer);
+        let mut drain = self.turn();
+        let output = drain.hand_over(ring, writer.backlog());
+        let now_ns = ring.is_none().then(|| drain.now_ns());
+        drop(drain);
+        if let Some(output) = output {
+            writer.begin(*output);
+        }
+        writer.write(&self.told, now_ns);
+        if ring.is_some() {
+            return;
         }
         if let Some(why) = self.told().error {
             self.turn().change_waits(|waits| waits.give_up(&why));
@@ -111,7 +178,6 @@ impl SharedDrain {
         if writer.is_idle() && self.turn().end_idle() {
             writer.end();
         }
-        count
     }
 
     /// Whenever a vCPU begins to wait for this reader, `knock` is called: by the thread that runs the vCPU.
@@ -174,11 +240,11 @@ impl SharedDrain {
     /// # Errors
     /// The first [`ExportError`] since the trace was begun.
     pub fn finish(&self) -> Result<Option<Written>, ExportError> {
-        let mut writer = lock(&self.writer);
         self.let_go(|| {
-            self.rounds(&mut writer, None);
+            self.round();
         });
-        self.rounds(&mut writer, Some(Patience::Over));
+        self.round_with(Some(Patience::Over));
+        let mut writer = lock(&self.writer);
         let mut drain = self.ask();
         drain.end_output();
         let doubts = drain.doubts();
@@ -230,7 +296,8 @@ impl Drop for Turn<'_> {
 /// Who polls.
 pub trait Pollers: Debug {
     /// From now on, and until what is returned is dropped, has rounds of `drain` made ([`SharedDrain::round`]): one after
-    /// the other while there is something to read. Has `looks` made a few times a second, whatever a round takes.
+    /// the other while there is something to read, and others may [help](SharedDrain::help). Has `looks` made a few times a
+    /// second, whatever a round takes.
     ///
     /// # Errors
     /// When the system gives no threads.

@@ -6,7 +6,6 @@ use crate::ring::geometry::{Geometry, Position};
 use crate::ring::reader::{Patience, RingMemory, RingReader, Sink};
 use crate::ring::timeline::Timeline;
 use trace::doubt::{TimeDoubt, TimeDoubts};
-use trace::export::compact::Coder;
 
 use super::looks::{Looks, oldest};
 use crate::clock::{Jumps, Reading};
@@ -19,8 +18,6 @@ pub(super) struct Source {
     geometry: Geometry,
     looks: Arc<Looks>,
     trust: Trust,
-    /// Where records are wanted as bytes.
-    pub coder: Option<Coder>,
 }
 
 impl Source {
@@ -33,7 +30,6 @@ impl Source {
             geometry,
             looks: Arc::clone(looks),
             trust: Trust::since(&reading),
-            coder: None,
         }
     }
 

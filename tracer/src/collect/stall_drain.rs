@@ -29,11 +29,6 @@ impl StallDrain {
         }
     }
 
-    /// The time in the page. A record that is reserved later may have it.
-    pub fn last(&self) -> u64 {
-        self.beats.last()
-    }
-
     /// Those that have come since the last time.
     pub fn read(&mut self, clock: &RunClock, to: impl FnMut(Batch)) {
         self.read = self.since(self.read, clock, to);

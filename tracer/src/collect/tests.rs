@@ -2,8 +2,10 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
 use std::thread::{self, yield_now};
 use std::time::{Duration, Instant};
@@ -39,38 +41,46 @@ const NEVER: Duration = Duration::from_secs(300);
 
 /// A guest with one ring, and its reader.
 fn reader(output: Option<&Path>) -> (MockGuest, SessionMemory, Polled) {
-    reader_by(output, RingClock::Host(mock::HOST), 4096)
+    reader_by(output, RingClock::Host(mock::HOST))
 }
 
-/// The same, where records are timed by `clock`, with a ring of so many bytes.
-fn reader_by(
+/// The same, where records are timed by `clock`.
+fn reader_by(output: Option<&Path>, clock: RingClock) -> (MockGuest, SessionMemory, Polled) {
+    reader_of(output, clock, 1, 4096)
+}
+
+/// The same, with so many rings of so many bytes.
+fn reader_of(
     output: Option<&Path>,
     clock: RingClock,
+    rings: u16,
     bytes: u64,
 ) -> (MockGuest, SessionMemory, Polled) {
     let guest = MockGuest::new(MockTarget::new(1, 1 << 20));
     let geometry = Geometry::with_bytes(bytes).unwrap();
     let window = guest.window().start;
     let place = SessionMemory {
-        cells: vec![window],
+        cells: (0..u64::from(rings))
+            .map(|ring| window.wrapping_add(ring * 64))
+            .collect(),
         rings: window.wrapping_add(4096),
         format: RecordFormat::Calls,
         details: None,
         directory: None,
-        room: bytes,
+        room: bytes * u64::from(rings),
         geometry,
-        first: vec![geometry.first()],
+        first: vec![geometry.first(); usize::from(rings)],
         halts_left: None,
         awaited: None,
     };
     let memory: Arc<dyn crate::guest::SharedMemory> = Arc::new(guest.memory().clone());
     let image = Arc::new(nop_image(FUNCTIONS));
     let metadata = Metadata {
-        vcpus: 1,
+        vcpus: rings.into(),
         ..Metadata::default()
     };
     let output = output.map(|output| {
-        let stream = Stream::of_functions(1, WAITING_MAX);
+        let stream = Stream::of_functions(rings, WAITING_MAX);
         Output::create(output, false, &image, metadata, stream)
     });
     let output = output.transpose().unwrap();
@@ -89,10 +99,14 @@ fn reader_by(
 }
 
 fn call(guest: &MockGuest, place: &SessionMemory, calls: u64) {
-    for call in 0..calls {
+    call_on(0, guest, place, 0..calls);
+}
+
+fn call_on(vcpu: u16, guest: &MockGuest, place: &SessionMemory, calls: Range<u64>) {
+    for call in calls {
         let function = FunctionId(u32::try_from(call % FUNCTIONS).unwrap());
         let ticks = NOW - 1_000_000 + call;
-        assert!(guest.call(place, 0, function, ticks).unwrap());
+        assert!(guest.call(place, vcpu, function, ticks).unwrap());
     }
 }
 
@@ -164,7 +178,7 @@ fn a_counter_that_could_not_be_set_back_is_said_with_what_may_be_wrong_for_that(
     };
     clocks.begin(&[known], 1 << 62);
     let by = RingClock::Vcpus(Arc::clone(&clocks));
-    let (guest, place, mut polled) = reader_by(Some(&output), by, 4096);
+    let (guest, place, mut polled) = reader_by(Some(&output), by);
     for (calls, ahead) in [(5, Some(100)), (7, None), (4, None)] {
         call(&guest, &place, calls);
         polled.drain.round();
@@ -206,7 +220,7 @@ fn who_asks_comes_before_who_polls() {
             let drain = &polled.drain;
             let poller = scope.spawn(|| drain.round());
             // It has come as far as the reader, or nearly.
-            wait_until(|| drain.writer.try_lock().is_err());
+            wait_until(|| drain.round.try_lock().is_err());
             let asked = scope.spawn(|| drain.ask().status()[0].read);
             wait_until(|| drain.asking.load(SeqCst) == 2);
             drop(first);
@@ -244,17 +258,14 @@ fn what_is_read_out_of_turn_is_written_and_bounded_as_long_as_nobody_writes() {
 /// It was once: each look of who asked for the status again and again made what was to be read of the first ring longer, and
 /// the round never came to the second one, whose vCPU waited.
 #[test]
-fn a_part_of_a_round_is_what_was_found_when_it_began() {
+fn what_is_read_of_a_ring_in_a_round_is_what_was_found_when_it_began() {
     const MANY: u64 = 40_000;
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("trace");
-    let (guest, place, mut polled) = reader_by(Some(&output), RingClock::Host(mock::HOST), 1 << 20);
+    let clock = RingClock::Host(mock::HOST);
+    let (guest, place, mut polled) = reader_of(Some(&output), clock, 1, 1 << 20);
     call(&guest, &place, MANY);
-    let read_some = |continues: &mut Continues| {
-        let mut drain = polled.lock();
-        let patience = drain.patience();
-        drain.read_some(0, patience, continues)
-    };
+    let read_some = |continues: &mut Continues| polled.drain.read_some(0, None, continues);
     let mut continues = Continues::No;
     let mut read = 0;
     for turn in 0.. {
@@ -268,7 +279,7 @@ fn a_part_of_a_round_is_what_was_found_when_it_began() {
     }
     assert_eq!(read, MANY, "the rest is for the next round");
     let mut backlog = Backlog::default();
-    let _ = polled.lock().hand_over(&mut backlog);
+    let _ = polled.lock().hand_over(Some(0), &mut backlog);
     let looked: Vec<_> = backlog.drain().map(|batch| batch.looked_ns).collect();
     let (last, before) = looked.split_last().unwrap();
     assert!(last.is_some(), "all of what was found is there");
@@ -279,6 +290,109 @@ fn a_part_of_a_round_is_what_was_found_when_it_began() {
     assert_eq!(polled.lock().status()[0].read, written);
     let kept = polled.finish().unwrap().unwrap().tally().calls;
     assert_eq!(kept, written - MANY);
+}
+
+/// A disk that takes nothing of one ring holds up who writes; who helps has read another one, and there it stays until it can be
+/// written.
+#[test]
+fn who_helps_reads_another_ring_beside_who_makes_the_round() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("trace");
+    let clock = RingClock::Host(mock::HOST);
+    let (guest, place, mut polled) = reader_of(Some(&output), clock, 2, 4096);
+    let stuck = output.join("exotrace.json.new");
+    pipe(&stuck);
+    call_on(0, &guest, &place, 0..CALLS);
+    call_on(1, &guest, &place, 0..2 * CALLS);
+    polled.lock().describe(Metadata::default());
+    thread::scope(|scope| {
+        let drain = &polled.drain;
+        let poller = scope.spawn(|| drain.round());
+        wait_until(|| polled.told().busy_since.is_some() || poller.is_finished());
+        let helper = scope.spawn(|| drain.help());
+        let read = || {
+            let status = drain.ask().status();
+            (status[0].read, status[1].read)
+        };
+        wait_until(|| read() == (CALLS, 2 * CALLS) || poller.is_finished());
+        let is_stuck = !poller.is_finished() && !helper.is_finished();
+        File::open(&stuck)
+            .unwrap()
+            .read_to_end(&mut Vec::new())
+            .unwrap();
+        assert!(is_stuck);
+        let count = poller.join().unwrap() as u64;
+        assert_eq!(count, 3 * CALLS, "of the whole round");
+        helper.join().unwrap();
+    });
+    let written = polled.finish().unwrap().unwrap();
+    assert_eq!(
+        (written.tally().calls, written.tally().lost),
+        (3 * CALLS, 0)
+    );
+}
+
+/// Several read and several ask, while all rings are written to and recording is held now and then.
+#[test]
+fn whatever_is_asked_and_whoever_reads_nothing_is_lost_and_all_is_in_order() {
+    const RINGS: u16 = 3;
+    const TURNS: u64 = 15;
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("trace");
+    let clock = RingClock::Host(mock::HOST);
+    let (guest, place, mut polled) = reader_of(Some(&output), clock, RINGS, 1 << 18);
+    let is_over = AtomicBool::new(false);
+    let made = thread::scope(|scope| {
+        let (drain, is_over) = (&polled.drain, &is_over);
+        scope.spawn(move || {
+            while !is_over.load(SeqCst) {
+                drain.help();
+                yield_now();
+            }
+        });
+        scope.spawn(move || {
+            while !is_over.load(SeqCst) {
+                drain.round();
+            }
+        });
+        scope.spawn(move || {
+            while !is_over.load(SeqCst) {
+                let mut asking = drain.ask();
+                asking.look();
+                asking.refresh();
+            }
+        });
+        let mut made = [0; RINGS as usize];
+        for turn in 0..TURNS {
+            for (vcpu, made) in (0..).zip(&mut made) {
+                let calls = 1 + (turn * 977 + u64::from(vcpu) * 331) % 20_000;
+                call_on(vcpu, &guest, &place, *made..*made + calls);
+                *made += calls;
+            }
+            // Rings that were not read would be written over.
+            let read = || {
+                polled
+                    .lock()
+                    .status()
+                    .iter()
+                    .map(|ring| ring.read)
+                    .sum::<u64>()
+            };
+            wait_until(|| read() == made.iter().sum::<u64>());
+        }
+        is_over.store(true, SeqCst);
+        made
+    });
+    let written = polled.finish().unwrap().unwrap();
+    let all = made.iter().sum();
+    assert_eq!((written.tally().calls, written.tally().lost), (all, 0));
+    let side = std::fs::read(output.join("exotrace.json")).unwrap();
+    let side: serde_json::Value = serde_json::from_slice(&side).unwrap();
+    let vcpus = side["totals"].as_array().unwrap();
+    let entries: Vec<_> = vcpus.iter().map(|vcpu| vcpu["entries"].as_u64()).collect();
+    let expected: Vec<_> = made.iter().copied().map(Some).collect();
+    assert_eq!(entries, expected, "{side}");
+    assert!(vcpus.iter().all(|vcpu| vcpu["reordered"] == 0), "{side}");
 }
 
 /// Calls that were heard, in their order, and whether that was all.

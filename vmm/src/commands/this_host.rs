@@ -8,7 +8,7 @@ use tracer::tracing::Host;
 pub fn this_host() -> Host {
     Host {
         clock: HOST,
-        pollers: Box::new(Threads),
+        pollers: Box::new(Threads::of_this_host()),
         command_line: command_line(),
     }
 }

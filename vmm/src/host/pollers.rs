@@ -1,10 +1,11 @@
-//! The threads that read rings: one takes records out, one only looks at heads, so that records have times however
-//! long it takes to write them.
+//! The threads that read rings: one takes records out, and where there is much to read others help, each with a ring of its
+//! own; one only looks at heads, so that records have times however long it takes to write them.
 
 use std::io;
+use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, available_parallelism};
 use std::time::Duration;
 
 use crate::confine::{self, Role};
@@ -15,13 +16,32 @@ const IDLE: Duration = Duration::from_millis(2);
 /// Between two looks.
 const LOOK_PERIOD: Duration = Duration::from_millis(250);
 
-/// Two threads for each session.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Threads;
+/// So many threads read the rings of a session, if it has so many and the host so many processors: what they write goes
+/// through one of them at a time.
+const READERS_MAX: usize = 4;
+
+/// Two threads for each session, and those that help.
+#[derive(Debug, Clone, Copy)]
+pub struct Threads {
+    /// So many read, at most.
+    readers: usize,
+}
+
+impl Threads {
+    /// As many as this host has processors for.
+    #[must_use]
+    pub fn of_this_host() -> Self {
+        let processors = available_parallelism().map_or(1, NonZero::get);
+        Self {
+            readers: processors.min(READERS_MAX),
+        }
+    }
+}
 
 impl Pollers for Threads {
     fn start(&self, drain: Arc<SharedDrain>, looks: AllLooks) -> io::Result<Box<dyn Poller>> {
         let look = StoppedThread::start(Role::Look, move |stopped| look(&looks, stopped))?;
+        let helpers = helpers(&drain, self.readers)?;
         let read = Arc::clone(&drain);
         let read = StoppedThread::start(Role::Drain, move |said| self::read(&read, said))?;
         let knock = read.said.clone();
@@ -31,15 +51,39 @@ impl Pollers for Threads {
         }));
         Ok(Box::new(Readers {
             _drain: read,
+            _helpers: helpers,
             _look: look,
         }))
     }
 }
 
-/// They end when this is dropped, the one that reads first.
+/// Threads that help where there is much to read.
+fn helpers(drain: &Arc<SharedDrain>, readers: usize) -> io::Result<Vec<StoppedThread>> {
+    let readers = readers.min(drain.rings());
+    let start = |_| {
+        let drain = Arc::clone(drain);
+        StoppedThread::start(Role::Drain, move |said| {
+            while said.recv() == Ok(Said::Knock) {
+                drain.help();
+            }
+        })
+    };
+    let helpers: Vec<_> = (1..readers).map(start).collect::<io::Result<_>>()?;
+    let said: Vec<_> = helpers.iter().map(|helper| helper.said.clone()).collect();
+    drain.on_much(Box::new(move || {
+        for helper in &said {
+            // As below.
+            let _ = helper.send(Said::Knock);
+        }
+    }));
+    Ok(helpers)
+}
+
+/// They end when this is dropped, the one that makes rounds first.
 #[derive(Debug)]
 struct Readers {
     _drain: StoppedThread,
+    _helpers: Vec<StoppedThread>,
     _look: StoppedThread,
 }
 

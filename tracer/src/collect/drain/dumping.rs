@@ -1,5 +1,7 @@
 //! Copying what the rings of a session hold into a trace of its own, while nothing is taken out of them.
 
+use std::sync::MutexGuard;
+
 use trace::doubt::TimeDoubts;
 use trace::event::Record;
 use trace::export::uftrace::ExportError;
@@ -7,10 +9,10 @@ use trace::stream::Origin;
 
 use super::Drain;
 use crate::collect::backlog::{Batch, count, since};
-use crate::collect::call_sink::{CallSink, To};
+use crate::collect::call_ring::CallRing;
 use crate::collect::event_drain::EventDrain;
+use crate::collect::looks::lock;
 use crate::collect::output::Output;
-use crate::collect::source::Source;
 use crate::ring::reader::{CellWord, RingMemory, Sink};
 use crate::ring::snapshot::Snapshot;
 use status::Dumped;
@@ -31,17 +33,18 @@ pub struct Dumping<'a> {
 impl Dumping<'_> {
     /// Has calls and events counted as lost instead of recorded, so that what the rings hold stays what it is.
     fn hold(&mut self) -> Held {
-        let hold = |source: &Source| source.reader.hold(&self.drain.rings);
+        let rings = &self.drain.rings;
+        let calls = self.drain.calls();
         Held {
-            calls: self.drain.sources.iter().map(hold).collect(),
+            calls: calls.map(|calls| calls.source.reader.hold(rings)).collect(),
             events: self.drain.points.as_mut().map(EventDrain::hold),
         }
     }
 
     /// Has calls and events recorded again, if they were before.
     fn release(&mut self) {
-        for source in &self.drain.sources {
-            source.reader.release(&self.drain.rings);
+        for calls in self.drain.calls() {
+            calls.source.reader.release(&self.drain.rings);
         }
         if let Some(points) = &mut self.drain.points {
             points.release();
@@ -53,11 +56,11 @@ impl Dumping<'_> {
     /// released can count itself later: this is to be asked when all have left.
     #[must_use]
     pub fn lost_since(&self, held: &Held) -> u64 {
-        let lost = |(source, before): (&Source, &u64)| {
-            let lost = self.drain.rings.load(source.reader.ring(), CellWord::Lost);
+        let lost = |(ring, before): (u16, &u64)| {
+            let lost = self.drain.rings.load(ring, CellWord::Lost);
             lost.saturating_sub(*before)
         };
-        let calls = self.drain.sources.iter().zip(&held.calls).map(lost);
+        let calls = (0..).zip(&held.calls).map(lost);
         let points = self.drain.points.as_ref().zip(held.events.as_ref());
         let events = points.map_or(0, |(points, before)| points.lost_since(before));
         calls.fold(events, u64::saturating_add)
@@ -70,7 +73,9 @@ impl Dumping<'_> {
         discarded: u64,
         doubts: &mut TimeDoubts,
     ) -> Option<(u16, Vec<Record>)> {
-        let source = self.drain.sources.get(index)?;
+        let mut calls = lock(self.drain.calls.get(index)?);
+        let mut records = Vec::new();
+        let (source, mut sink) = calls.copying(&mut records);
         let reader = &source.reader;
         let snapshot = Snapshot {
             ring: reader.ring(),
@@ -81,16 +86,6 @@ impl Dumping<'_> {
             format: self.drain.format,
             is_timed: self.drain.ring_clock.is_timed(),
             timeline: &source.timeline,
-        };
-        self.drain.stacks.begin_round();
-        let mut records = Vec::new();
-        let mut sink = CallSink {
-            clock: &self.drain.clock,
-            rings: &self.drain.rings,
-            stacks: &mut self.drain.stacks,
-            to: To::Rows(&mut records),
-            is_late: false,
-            count: 0,
         };
         doubts.add_all(&snapshot.deliver(&self.drain.rings, &mut sink));
         if discarded > 0 {
@@ -113,8 +108,9 @@ impl Dumping<'_> {
     ) -> Result<(Dumped, Option<Held>), ExportError> {
         self.drain.refresh();
         output.name_threads(self.drain.rings.memory(), self.drain.ring_clock.host());
-        let of = |source: &Source| self.drain.missing(&source.reader).0;
-        let discarded: Vec<u64> = self.drain.sources.iter().map(of).collect();
+        let calls = self.drain.calls();
+        let of = |calls: MutexGuard<'_, CallRing>| self.drain.missing(&calls.source.reader).0;
+        let discarded: Vec<u64> = calls.map(of).collect();
         let held = (!is_live).then(|| self.hold());
         self.drain.look();
         if let Some(points) = &self.drain.points {

@@ -4,29 +4,25 @@
 
 mod dumping;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::record::Format;
-use crate::ring::geometry::{Geometry, Position};
-use crate::ring::reader::{CellWord, Mode, Patience, RingMemory, RingReader};
+use crate::ring::geometry::Geometry;
+use crate::ring::reader::{CellWord, Mode, Patience, Progress, RingMemory, RingReader};
 use crate::ring::turnstile::Rings;
-use crate::stub::mirror::stacks::Stacks;
 use image::Image;
 use terms::addr::Gpa;
 use trace::doubt::TimeDoubts;
-use trace::event::RecordKind;
-use trace::export::compact::Coder;
 use trace::export::probes::ProbeNote;
 use trace::export::uftrace::Metadata;
 use trace::live::Listener;
-use trace::stream::Origin;
 
 use self::dumping::Dumping;
-use super::backlog::{Backlog, Batch, Records};
-use super::call_sink::{CallSink, To};
+use super::backlog::{Backlog, RECORDS_MAX};
+use super::call_ring::{CallRing, SharedCallRing};
 use super::event_drain::EventDrain;
 use super::host_drain::HostDrain;
-use super::looks::{AllLooks, Looks, RingClock};
+use super::looks::{AllLooks, Looks, RingClock, lock};
 use super::only_vcpus::OnlyVcpus;
 use super::output::Output;
 use super::rings::SharedRings;
@@ -44,39 +40,16 @@ use status::RingStatus;
 /// time slices to come back to it.
 const PATIENCE_NS: u64 = 200_000_000;
 
-/// Records of calls that are read before what there is is written: as rows they fit a processor's cache.
-const AT_ONCE: u64 = 1 << 14;
-
-/// Whether a part of a round is not over yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Continues {
-    /// It is, or has not begun.
-    No,
-    /// It is not: so its ring was found when it began. Who asks looks meanwhile, and what is reserved since is for the next
-    /// round: a part that was to read that, too, would never be over beside one who asks again and again.
-    From(Found),
-}
-
-/// What a part of a round has found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
-    /// The head of its ring.
-    head: Position,
-    /// Records from there on are not before this time.
-    before: u64,
-}
-
 /// The rings of one session and where their records go.
 #[derive(Debug)]
 pub struct Drain {
     rings: SharedRings,
-    sources: Vec<Source>,
+    calls: Vec<SharedCallRing>,
     looks: AllLooks,
     ring_clock: RingClock,
     geometry: Geometry,
     functions: u32,
     format: Format,
-    stacks: Stacks,
     clock: RunClock,
     /// Whether records are taken out, for an output.
     is_written: bool,
@@ -122,17 +95,20 @@ impl Drain {
         };
         let readers: Vec<RingReader> = (0..rings.count()).map(reader).collect();
         let looks = Arc::new(Looks::new(rings.clone(), geometry, &ring_clock));
-        let source = |reader| Source::new(reader, geometry, &looks);
-        let sources = readers.into_iter().map(source).collect();
+        let of_ring = |reader| {
+            let source = Source::new(reader, geometry, &looks);
+            let calls = CallRing::new(source, &rings, clock, &ring_clock, is_written);
+            Arc::new(Mutex::new(calls))
+        };
+        let calls = readers.into_iter().map(of_ring).collect();
         Self {
             rings,
-            sources,
+            calls,
             looks: AllLooks::new(looks),
             ring_clock,
             geometry,
             functions,
             format,
-            stacks: Stacks::default(),
             clock,
             is_written,
             backlog: Backlog::default(),
@@ -155,21 +131,20 @@ impl Drain {
     /// Functions have come: `image` has those of before, and more.
     pub fn extend(&mut self, image: &Arc<Image>) {
         self.functions = u32::try_from(image.functions.len()).unwrap_or(u32::MAX);
-        for source in &mut self.sources {
-            source.reader.set_functions(self.functions);
+        for mut calls in self.calls() {
+            calls.source.reader.set_functions(self.functions);
         }
         self.backlog.news.image = Some(Arc::clone(image));
     }
 
     /// The records of its calls are wanted as bytes, of a guest with stacks of this many bytes.
     pub fn encode(&mut self, stack_bytes: u64) {
-        for source in &mut self.sources {
-            source.coder = Some(Coder::new(stack_bytes));
-        }
+        self.calls().for_each(|mut calls| calls.encode(stack_bytes));
     }
 
     /// The session's times come from the clock page: its stalls are noted in the trace.
     pub fn time_by(&mut self, beats: Arc<Beats>) {
+        self.calls().for_each(|mut calls| calls.time_by(&beats));
         self.stalls = Some(StallDrain::new(beats));
     }
 
@@ -223,6 +198,15 @@ impl Drain {
         waits.has_moved_limits();
     }
 
+    /// Its rings of calls, each for who reads it.
+    pub(super) fn call_rings(&self) -> &[SharedCallRing] {
+        &self.calls
+    }
+
+    fn calls(&self) -> impl Iterator<Item = MutexGuard<'_, CallRing>> {
+        self.calls.iter().map(|calls| lock(calls))
+    }
+
     /// Its rings.
     #[must_use]
     pub const fn rings(&self) -> &SharedRings {
@@ -269,23 +253,23 @@ impl Drain {
         if let Some(points) = &mut self.points {
             points.switch(on, &self.only);
         }
-        for source in &mut self.sources {
-            let is_recorded = on && self.only.has(source.reader.ring());
-            source.reader.switch(&self.rings, is_recorded);
+        for mut calls in self.calls() {
+            let is_recorded = on && self.only.has(calls.source.reader.ring());
+            calls.switch(is_recorded);
         }
         self.set_awaited();
         if on && self.is_written {
             // Nothing was recorded for some time up to now.
-            let gap = Batch::of(Origin::Calls(0), self.now_ns(), RecordKind::Lost(0));
-            self.backlog.push(gap);
+            let now_ns = self.now_ns();
+            if let Some(mut first) = self.calls().next() {
+                first.note_gap(now_ns);
+            }
         }
     }
 
     /// Looks at every head, so that the counts are those of now.
     pub fn look(&mut self) {
-        for source in &mut self.sources {
-            source.look(&self.rings);
-        }
+        self.calls().for_each(|mut calls| calls.look());
         if let Some(points) = &mut self.points {
             points.look();
         }
@@ -297,37 +281,8 @@ impl Drain {
         self.clock.nanoseconds(self.ring_clock.counter())
     }
 
-    /// How many parts a round has ([`Self::read`]).
-    #[must_use]
-    pub fn parts(&self) -> usize {
-        // The rings of events come last.
-        self.sources.len() + 1
-    }
-
-    /// Reads a part of all rings. Returns how many events there were.
-    pub fn read(&mut self, part: usize, patience: Patience) -> usize {
-        let mut count = 0;
-        let mut continues = Continues::No;
-        loop {
-            count += self.read_some(part, patience, &mut continues);
-            if continues == Continues::No {
-                return count;
-            }
-        }
-    }
-
-    /// Reads some of a part: what fits a processor's cache, so that it is written before it has left that. Returns how many
-    /// events there were.
-    pub fn read_some(
-        &mut self,
-        part: usize,
-        patience: Patience,
-        continues: &mut Continues,
-    ) -> usize {
-        if part < self.sources.len() {
-            return self.read_calls(part, patience, continues);
-        }
-        *continues = Continues::No;
+    /// Reads what is not a ring of calls. Returns how many events there were.
+    pub fn read_rest(&mut self, patience: Patience) -> usize {
         let (is_written, backlog) = (self.is_written, &mut self.backlog);
         if let Some(stalls) = &mut self.stalls {
             // Those of while nothing is written are nobody's later.
@@ -359,76 +314,37 @@ impl Drain {
         count
     }
 
-    fn read_calls(&mut self, ring: usize, patience: Patience, continues: &mut Continues) -> usize {
-        let last = std::mem::replace(continues, Continues::No);
-        let Some(source) = self.sources.get_mut(ring) else {
-            return 0;
-        };
-        let counter = self.ring_clock.host().counter;
-        let found = match last {
-            Continues::From(found) => found,
-            Continues::No => {
-                let now = self.ring_clock.counter();
-                let stall = self.stalls.as_ref().map(StallDrain::last);
-                source.look(&self.rings);
-                Found {
-                    head: source.reader.head(),
-                    before: stall.map_or(now, |stall| stall.min(now)),
-                }
-            }
-        };
-        if !self.is_written {
-            return 0;
+    /// A ring of calls was read up to there.
+    pub(super) fn has_read(&mut self, ring: u16, at: Progress) {
+        if self.is_written {
+            let counter = self.ring_clock.host().counter;
+            self.change_waits(|waits| waits.has_read(Rings::Calls, ring, at, counter()));
         }
-        // What is reserved later has a later time, as far as the ring's clock is known.
-        let certain = found.before.saturating_sub(source.timeline.last().bound);
-        let vcpu = source.reader.ring();
-        self.stacks.begin_round();
-        let mut coder = source.coder.take();
-        let mut rows = match coder {
-            Some(_) => Vec::new(),
-            None => self.backlog.room(),
-        };
-        let mut sink = CallSink {
-            clock: &self.clock,
-            rings: &self.rings,
-            stacks: &mut self.stacks,
-            to: coder.as_mut().map_or(To::Rows(&mut rows), To::Bytes),
-            is_late: false,
-            count: 0,
-        };
-        if source.drain_to(found.head, AT_ONCE, &self.rings, patience, &mut sink) {
-            *continues = Continues::From(found);
-        }
-        let count = sink.count;
-        let records = match &mut coder {
-            Some(coder) => Records::Bytes(coder.take()),
-            None => Records::Rows(rows),
-        };
-        source.coder = coder;
-        let nanoseconds = |ticks| self.clock.nanoseconds(ticks);
-        self.backlog.push(Batch {
-            origin: Origin::Calls(vcpu),
-            records,
-            looked_ns: (source.reader.is_drained_to(found.head)).then(|| nanoseconds(certain)),
-            until_ns: nanoseconds(self.ring_clock.counter()),
-        });
-        let at = source.reader.progress();
-        self.change_waits(|waits| waits.has_read(Rings::Calls, vcpu, at, counter()));
-        count
     }
 
-    /// Gives all that waits to who writes it, and where to from now on, where it went nowhere before.
+    /// Gives all that waits to who writes it, with that of one `ring` of calls, and where to from now on, where it went
+    /// nowhere before.
     #[must_use]
-    pub fn hand_over(&mut self, to: &mut Backlog) -> Option<Box<Output>> {
+    pub(super) fn hand_over(&mut self, ring: Option<u16>, to: &mut Backlog) -> Option<Box<Output>> {
+        // First: the room that there is for more is left where it is needed most.
+        if let Some(calls) = ring.and_then(|ring| self.calls.get(usize::from(ring))) {
+            lock(calls).hand_over(to);
+        }
+        to.news = self.backlog.take_news();
         to.take(&mut self.backlog);
         self.output.take()
     }
 
+    fn set_written(&mut self, is_written: bool) {
+        self.is_written = is_written;
+        self.calls()
+            .for_each(|mut calls| calls.set_written(is_written));
+        self.set_awaited();
+    }
+
     /// Nobody writes any more.
     pub fn end_output(&mut self) {
-        self.is_written = false;
-        self.set_awaited();
+        self.set_written(false);
     }
 
     /// The same where the last has gone who listened, unless another one has come.
@@ -454,8 +370,7 @@ impl Drain {
             if let Some(points) = &mut self.points {
                 points.tell_again();
             }
-            self.is_written = true;
-            self.set_awaited();
+            self.set_written(true);
         }
         self.backlog.news.listeners.push(listener);
         Ok(())
@@ -489,11 +404,27 @@ impl Drain {
     /// A round out of turn, so that the counts are those of now: unless too much has been read already that nobody
     /// has written.
     pub fn refresh(&mut self) {
-        for part in 0..self.parts() {
-            if !self.backlog.is_full() {
-                self.read(part, self.patience());
-            }
+        let patience = self.patience();
+        for ring in 0..self.rings.count() {
+            let calls = self.calls.get(usize::from(ring));
+            let Some(calls) = calls.filter(|_| !self.is_full()) else {
+                return;
+            };
+            let mut calls = lock(calls);
+            calls.read(patience);
+            let at = calls.progress();
+            drop(calls);
+            self.has_read(ring, at);
         }
+        if !self.is_full() {
+            self.read_rest(patience);
+        }
+    }
+
+    /// Whether so much waits that no more is to be read out of turn.
+    fn is_full(&self) -> bool {
+        let calls: usize = self.calls().map(|calls| calls.waiting()).sum();
+        calls + self.backlog.weight() >= RECORDS_MAX
     }
 
     /// The counts of each event ring; none before the first event.
@@ -506,9 +437,8 @@ impl Drain {
     /// The counts of each ring.
     #[must_use]
     pub fn status(&self) -> Vec<RingStatus> {
-        self.sources
-            .iter()
-            .map(|source| self.ring_status(&source.reader))
+        self.calls()
+            .map(|calls| self.ring_status(&calls.source.reader))
             .collect()
     }
 
@@ -545,8 +475,8 @@ impl Drain {
     #[must_use]
     pub fn doubts(&self) -> TimeDoubts {
         let mut doubts = TimeDoubts::default();
-        for source in &self.sources {
-            doubts.add_all(&source.doubts());
+        for calls in self.calls() {
+            doubts.add_all(&calls.source.doubts());
         }
         if let Some(points) = &self.points {
             points.add_doubts(&mut doubts);

@@ -1,0 +1,215 @@
+//! One ring of calls that is read, and what has been read out of it and is not written yet. Each has a lock of its own
+//! ([`SharedCallRing`]): so several threads read different rings at the same time.
+
+use std::sync::{Arc, Mutex};
+
+use crate::clock::RunClock;
+use crate::clock::page::Beats;
+use crate::ring::geometry::Position;
+use crate::ring::reader::{Patience, Progress};
+use crate::stub::mirror::stacks::Stacks;
+use trace::event::{Record, RecordKind};
+use trace::export::compact::Coder;
+use trace::stream::Origin;
+
+use super::backlog::{Backlog, Batch, Records};
+use super::call_sink::{CallSink, To};
+use super::looks::RingClock;
+use super::rings::SharedRings;
+use super::source::Source;
+
+/// Records of calls that are read before what there is is written: as rows they fit a processor's cache.
+const AT_ONCE: u64 = 1 << 14;
+
+/// Whether reading a ring is not over yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Continues {
+    /// It is, or has not begun.
+    No,
+    /// It is not: so the ring was found when it began. Who asks looks meanwhile, and what is reserved since is for the next
+    /// round: a round that was to read that, too, would never be over beside one who asks again and again.
+    From(Found),
+}
+
+/// How a ring was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Found {
+    head: Position,
+    /// Records from there on are not before this time.
+    before: u64,
+}
+
+/// One ring, for who reads it and who asks.
+pub(super) type SharedCallRing = Arc<Mutex<CallRing>>;
+
+/// A ring of calls.
+#[derive(Debug)]
+pub(super) struct CallRing {
+    pub source: Source,
+    rings: SharedRings,
+    clock: RunClock,
+    ring_clock: RingClock,
+    /// What the clock page says, where the ring is timed by it.
+    beats: Option<Arc<Beats>>,
+    stacks: Stacks,
+    /// Where records are wanted as bytes.
+    coder: Option<Coder>,
+    /// Whether records are taken out.
+    is_written: bool,
+    /// What was taken out and nobody has written yet.
+    backlog: Backlog,
+}
+
+impl CallRing {
+    /// The ring of `source`, of these `rings`, which are timed by `ring_clock`.
+    pub fn new(
+        source: Source,
+        rings: &SharedRings,
+        clock: RunClock,
+        ring_clock: &RingClock,
+        is_written: bool,
+    ) -> Self {
+        Self {
+            source,
+            rings: rings.clone(),
+            clock,
+            ring_clock: ring_clock.clone(),
+            beats: None,
+            stacks: Stacks::default(),
+            coder: None,
+            is_written,
+            backlog: Backlog::default(),
+        }
+    }
+
+    /// Its times come from the clock page.
+    pub fn time_by(&mut self, beats: &Arc<Beats>) {
+        self.beats = Some(Arc::clone(beats));
+    }
+
+    /// Its records are wanted as bytes, of a guest with stacks of this many bytes.
+    pub fn encode(&mut self, stack_bytes: u64) {
+        self.coder = Some(Coder::new(stack_bytes));
+    }
+
+    /// Records are taken out from now on, or not any more.
+    pub const fn set_written(&mut self, is_written: bool) {
+        self.is_written = is_written;
+    }
+
+    /// Lets stubs record, or stops them.
+    pub fn switch(&mut self, is_on: bool) {
+        self.source.reader.switch(&self.rings, is_on);
+    }
+
+    /// Nothing was recorded for some time up to now, whatever was open is not certain any more.
+    pub fn note_gap(&mut self, now_ns: u64) {
+        let origin = Origin::Calls(self.source.reader.ring());
+        self.backlog
+            .push(Batch::of(origin, now_ns, RecordKind::Lost(0)));
+    }
+
+    /// Looks at the head.
+    pub fn look(&mut self) {
+        self.source.look(&self.rings);
+    }
+
+    /// How far it was written and read.
+    pub const fn progress(&self) -> Progress {
+        self.source.reader.progress()
+    }
+
+    /// What was taken out, in records.
+    pub fn waiting(&self) -> usize {
+        self.backlog.weight()
+    }
+
+    /// Gives all that was taken out to who writes it.
+    pub fn hand_over(&mut self, to: &mut Backlog) {
+        to.take(&mut self.backlog);
+    }
+
+    /// Takes out some of what was found when this began: what fits a processor's cache, so that it is written before it has
+    /// left that. Returns how many records there were.
+    pub fn read_some(&mut self, patience: Patience, continues: &mut Continues) -> usize {
+        let found = match std::mem::replace(continues, Continues::No) {
+            Continues::From(found) => found,
+            Continues::No => self.find(),
+        };
+        if !self.is_written {
+            return 0;
+        }
+        // What is reserved later has a later time, as far as the ring's clock is known.
+        let certain = found
+            .before
+            .saturating_sub(self.source.timeline.last().bound);
+        self.stacks.begin_round();
+        let mut coder = self.coder.take();
+        let mut rows = match coder {
+            Some(_) => Vec::new(),
+            None => self.backlog.room(),
+        };
+        let mut sink = CallSink {
+            clock: &self.clock,
+            rings: &self.rings,
+            stacks: &mut self.stacks,
+            to: coder.as_mut().map_or(To::Rows(&mut rows), To::Bytes),
+            is_late: false,
+            count: 0,
+        };
+        let source = &mut self.source;
+        if source.drain_to(found.head, AT_ONCE, &self.rings, patience, &mut sink) {
+            *continues = Continues::From(found);
+        }
+        let count = sink.count;
+        let records = match &mut coder {
+            Some(coder) => Records::Bytes(coder.take()),
+            None => Records::Rows(rows),
+        };
+        self.coder = coder;
+        let nanoseconds = |ticks| self.clock.nanoseconds(ticks);
+        self.backlog.push(Batch {
+            origin: Origin::Calls(self.source.reader.ring()),
+            records,
+            looked_ns: (self.source.reader.is_drained_to(found.head)).then(|| nanoseconds(certain)),
+            until_ns: nanoseconds(self.ring_clock.counter()),
+        });
+        count
+    }
+
+    /// The same of all of it.
+    pub fn read(&mut self, patience: Patience) {
+        let mut continues = Continues::No;
+        loop {
+            self.read_some(patience, &mut continues);
+            if continues == Continues::No {
+                return;
+            }
+        }
+    }
+
+    fn find(&mut self) -> Found {
+        let now = self.ring_clock.counter();
+        // The time in the page: a record that is reserved later may have it.
+        let stall = self.beats.as_ref().map(|beats| beats.last());
+        self.look();
+        Found {
+            head: self.source.reader.head(),
+            before: stall.map_or(now, |stall| stall.min(now)),
+        }
+    }
+
+    /// What takes records that are copied, as rows.
+    pub fn copying<'a>(&'a mut self, to: &'a mut Vec<Record>) -> (&'a Source, CallSink<'a>) {
+        self.stacks.begin_round();
+        let sink = CallSink {
+            clock: &self.clock,
+            rings: &self.rings,
+            stacks: &mut self.stacks,
+            to: To::Rows(to),
+            is_late: false,
+            count: 0,
+        };
+        (&self.source, sink)
+    }
+}

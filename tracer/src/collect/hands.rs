@@ -1,0 +1,206 @@
+//! Who reads which ring of a round. One thread makes the round; where there is much to read, others help: each takes a ring
+//! that nobody has taken. The round is over when all that were taken have been read, so no ring is ever a round ahead of
+//! another one.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+
+use super::looks::lock;
+use crate::waits::Knock;
+
+/// The rings of a round, for all who read.
+#[derive(Default)]
+pub(super) struct Hands {
+    state: Mutex<State>,
+    left: Condvar,
+    /// There was more to read than one has at once, in this round or the last.
+    is_much: AtomicBool,
+    knock: OnceLock<Knock>,
+}
+
+/// How far a round is.
+#[derive(Debug, Default)]
+struct State {
+    rings: usize,
+    taken: usize,
+    reading: usize,
+    /// Events that were read.
+    count: usize,
+}
+
+impl std::fmt::Debug for Hands {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        to.debug_struct("Hands")
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Hands {
+    /// `knock` is called when there is much to read. Who came first is called.
+    pub fn on_much(&self, knock: Knock) {
+        let _ = self.knock.set(knock);
+    }
+
+    /// A round over so many rings begins. There is one at a time.
+    pub fn begin(&self, rings: usize) {
+        *lock(&self.state) = State {
+            rings,
+            ..State::default()
+        };
+        if self.is_much.swap(false, Relaxed) {
+            self.call();
+        }
+    }
+
+    /// All rings have been taken: waits until all have been read. Returns how many events there were.
+    pub fn end(&self) -> usize {
+        let read = self
+            .left
+            .wait_while(lock(&self.state), |state| state.reading > 0);
+        read.unwrap_or_else(PoisonError::into_inner).count
+    }
+
+    /// The next ring that nobody has taken.
+    pub fn take(&self) -> Option<Hand<'_>> {
+        let mut state = lock(&self.state);
+        let ring = u16::try_from(state.taken).ok()?;
+        if state.taken >= state.rings {
+            return None;
+        }
+        state.taken += 1;
+        state.reading += 1;
+        Some(Hand {
+            hands: self,
+            ring,
+            count: 0,
+        })
+    }
+
+    /// Others are to help, in this round and the next.
+    fn has_much(&self) {
+        if !self.is_much.swap(true, Relaxed) {
+            self.call();
+        }
+    }
+
+    fn call(&self) {
+        if let Some(knock) = self.knock.get() {
+            knock();
+        }
+    }
+}
+
+/// A ring that somebody reads: until this is dropped, also by a thread that fails.
+#[derive(Debug)]
+pub(super) struct Hand<'a> {
+    hands: &'a Hands,
+    ring: u16,
+    count: usize,
+}
+
+impl Hand<'_> {
+    /// Which.
+    pub const fn ring(&self) -> u16 {
+        self.ring
+    }
+
+    /// So many more events were read.
+    pub const fn has_read(&mut self, count: usize) {
+        self.count = self.count.saturating_add(count);
+    }
+
+    /// There is more than one has at once.
+    pub fn has_much(&self) {
+        self.hands.has_much();
+    }
+}
+
+impl Drop for Hand<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.hands.state);
+        state.reading -= 1;
+        state.count = state.count.saturating_add(self.count);
+        drop(state);
+        self.hands.left.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn each_ring_of_a_round_is_taken_once_and_the_round_ends_with_the_last() {
+        const RINGS: usize = 97;
+        let hands = Hands::default();
+        assert!(hands.take().is_none(), "there is no round");
+        for _ in 0..20 {
+            hands.begin(RINGS);
+            let read = |hands: &Hands| {
+                let mut taken = Vec::new();
+                while let Some(mut hand) = hands.take() {
+                    hand.has_read(usize::from(hand.ring()));
+                    taken.push(hand.ring());
+                }
+                taken
+            };
+            let mut all = thread::scope(|scope| {
+                let others = [(); 3].map(|()| scope.spawn(|| read(&hands)));
+                let mut all = read(&hands);
+                assert_eq!(hands.end(), RINGS * (RINGS - 1) / 2);
+                let others = others.into_iter().flat_map(|other| other.join().unwrap());
+                all.extend(others);
+                all
+            });
+            all.sort_unstable();
+            let expected: Vec<u16> = (0..97).collect();
+            assert_eq!(all, expected);
+        }
+    }
+
+    #[test]
+    fn a_thread_that_fails_holds_up_no_round() {
+        let hands = Hands::default();
+        hands.begin(1);
+        thread::scope(|scope| {
+            let failing = scope.spawn(|| {
+                let _hand = hands.take();
+                panic!("as it is to");
+            });
+            assert!(failing.join().is_err());
+        });
+        assert_eq!(hands.end(), 0);
+    }
+
+    #[test]
+    fn others_are_called_where_there_is_much_in_this_round_and_the_next() {
+        let hands = Hands::default();
+        let called = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&called);
+        hands.on_much(Box::new(move || {
+            count.fetch_add(1, Relaxed);
+        }));
+        let called = || called.swap(0, Relaxed);
+        let round = |parts: usize| {
+            hands.begin(1);
+            let hand = hands.take().unwrap();
+            (0..parts).for_each(|_| hand.has_much());
+            drop(hand);
+            hands.end();
+        };
+        round(0);
+        assert_eq!(called(), 0);
+        round(5);
+        assert_eq!(called(), 1, "once a round");
+        round(0);
+        assert_eq!(called(), 1, "there was much in the last one");
+        round(0);
+        assert_eq!(called(), 0);
+    }
+}
