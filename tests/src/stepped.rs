@@ -63,7 +63,7 @@ pub fn tracing(
     };
     let host = Host {
         clock: HOST,
-        pollers: Box::new(Threads),
+        pollers: Box::new(Threads::of_this_host()),
         command_line: String::new(),
     };
     let mut tracing = Tracing::new(options, traced, host).expect("it can be traced");

@@ -231,8 +231,9 @@ fn a_kernel_in_memory_is_that_of_its_file_wherever_it_was_moved() {
     let other = all.first().map(Kernel::image);
     let one = agrees(&linux().0, ("EPYC", 512), "", other.as_deref());
     // Five levels of page tables, page-table isolation, and RAM on both sides of the hole below 4 GiB.
-    let other = agrees(&linux().0, ("max", 3072), "pti=on", None);
-    assert_ne!(one, other, "KASLR");
+    let other = || agrees(&linux().0, ("max", 3072), "pti=on", None);
+    // There are some hundred places: now and then it is the same one.
+    assert!((0..4).any(|_| other() != one), "KASLR");
 }
 
 #[test]

@@ -1,8 +1,10 @@
-//! How fast the host reads a full ring: records taken out and decoded, and the same with each of
-//! them kept, in a trace directory and in a compact trace; and how many bytes that takes.
+//! How fast the host reads full rings: records taken out and decoded, and the same with each of
+//! them kept, in a trace directory and in a compact trace, by one thread and by two; and how many bytes that takes.
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, Scope};
 use std::time::Instant;
 
 use image::Image;
@@ -42,6 +44,8 @@ const FUNCTIONS: u32 = 100;
 /// Ticks between two records.
 const STEP: u64 = 40;
 const KHZ: u32 = 2_600_000;
+/// From one cell to the next.
+const CELL: u64 = 64;
 /// Of a graph: where its stack ends, the bytes from one call to the next inside it, and how deep the calls go.
 const STACK_TOP: u64 = 0xffff_8880_0001_0000;
 const FRAME: u64 = 48;
@@ -59,8 +63,17 @@ pub fn rows(place: &Path) -> Result<Vec<Row>, Failed> {
         ("calls", Format::Calls, 1.0, 4.0),
         ("a graph", Format::Graph, 2.0, 8.0),
     ] {
-        let directory = keep(&place.join("directory"), format, StoreKind::Uftrace)?;
-        let compact = keep(&place.join("compact"), format, StoreKind::Compact)?;
+        let keep = |kind, rings| {
+            let name = match kind {
+                StoreKind::Uftrace => "directory",
+                StoreKind::Compact => "compact",
+            };
+            keep(&place.join(name), format, kind, rings)
+        };
+        let directory = keep(StoreKind::Uftrace, 1)?;
+        let compact = keep(StoreKind::Compact, 1)?;
+        let (two_into_directory, two_into_compact) =
+            (keep(StoreKind::Uftrace, 2)?, keep(StoreKind::Compact, 2)?);
         rows.extend([
             Row::median(
                 format!("a full ring of {what} into a trace directory"),
@@ -73,6 +86,18 @@ pub fn rows(place: &Path) -> Result<Vec<Row>, Failed> {
                 UNIT,
                 &compact.rates,
                 Target::AtLeast(100.0),
+            ),
+            Row::median(
+                format!("two full rings of {what} into a trace directory, by two threads"),
+                UNIT,
+                &two_into_directory.rates,
+                Target::None,
+            ),
+            Row::median(
+                format!("two full rings of {what} into a compact trace, by two threads"),
+                UNIT,
+                &two_into_compact.rates,
+                Target::None,
             ),
         ]);
         for (store, kept, target) in [
@@ -94,8 +119,8 @@ pub fn rows(place: &Path) -> Result<Vec<Row>, Failed> {
 
 const UNIT: &str = "M records/s";
 
-/// One ring in a machine's memory, filled by hand.
-struct Ring {
+/// Rings in a machine's memory, filled by hand.
+struct Filled {
     memory: Memory,
     rings: SharedRings,
     geometry: Geometry,
@@ -106,25 +131,28 @@ struct Ring {
     steps: u64,
 }
 
-impl Ring {
-    fn new(format: Format) -> Result<Self, Failed> {
-        let memory = Ram::create(16, 4 * RING_BYTES)?.memory().clone();
+impl Filled {
+    fn new(format: Format, count: u16) -> Result<Self, Failed> {
+        let all = RING_BYTES * u64::from(count);
+        let memory = Ram::create(16, RING_BYTES + 2 * all)?.memory().clone();
         let window = memory.window().start;
         let geometry = Geometry::with_bytes(RING_BYTES)?;
         let details = format.has_details();
         let place = SessionMemory {
-            cells: vec![window],
+            cells: (0..u64::from(count))
+                .map(|ring| Gpa(window.0 + ring * CELL))
+                .collect(),
             rings: Gpa(window.0 + RING_BYTES),
             format,
-            details: details.then_some(Gpa(window.0 + 2 * RING_BYTES)),
+            details: details.then_some(Gpa(window.0 + RING_BYTES + all)),
             directory: None,
-            room: 2 * geometry.bytes(),
+            room: 2 * all,
             geometry,
-            first: vec![geometry.first()],
+            first: vec![geometry.first(); usize::from(count)],
             halts_left: None,
             awaited: None,
         };
-        memory.populate(window, 3 * RING_BYTES);
+        memory.populate(window, RING_BYTES + 2 * all);
         Ok(Self {
             rings: SharedRings::new(Arc::new(memory.clone()), place.clone()),
             memory,
@@ -136,10 +164,23 @@ impl Ring {
         })
     }
 
-    /// Writes one lap of records and moves the head after them, as stubs would.
+    /// Writes one lap of records into each ring and moves the heads after them, as stubs would.
     fn fill(&mut self) -> Result<(), Failed> {
+        let (now, steps) = (self.now, self.steps);
+        for ring in 0..self.rings.count() {
+            (self.now, self.steps) = (now, steps);
+            self.fill_one(ring)?;
+        }
+        self.head = self.head.after(self.geometry.slots());
+        for ring in 0..self.rings.count() {
+            self.rings.store(ring, CellWord::Head, self.head.word(ring));
+        }
+        Ok(())
+    }
+
+    fn fill_one(&mut self, ring: u16) -> Result<(), Failed> {
         let (mut bytes, mut details) = (Vec::new(), Vec::new());
-        let spill = self.geometry.spill(self.head.word(0));
+        let spill = self.geometry.spill(self.head.word(ring));
         let mark = self.head.0 / self.geometry.slots();
         for slot in 0..self.geometry.slots() {
             self.now += STEP;
@@ -155,12 +196,12 @@ impl Ring {
             bytes.extend(record.0.to_le_bytes());
         }
         assert_eq!(bytes.len() as u64, self.geometry.slots() * RECORD_BYTES);
-        self.memory.write_window(self.place.rings, &bytes)?;
-        if let Some(at) = self.place.details {
-            self.memory.write_window(at, &details)?;
+        let start = u64::from(ring) * RING_BYTES;
+        let at = |array: Gpa| array.wrapping_add(start);
+        self.memory.write_window(at(self.place.rings), &bytes)?;
+        if let Some(array) = self.place.details {
+            self.memory.write_window(at(array), &details)?;
         }
-        self.head = self.head.after(self.geometry.slots());
-        self.rings.store(0, CellWord::Head, self.head.word(0));
         Ok(())
     }
 
@@ -185,7 +226,7 @@ impl Ring {
     /// M records a second, when all of them took so long.
     fn rate(&self, since: Instant) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "at most 2^27 slots")]
-        let records = self.geometry.slots() as f64;
+        let records = (self.geometry.slots() * u64::from(self.rings.count())) as f64;
         records / since.elapsed().as_secs_f64() / 1e6
     }
 }
@@ -212,7 +253,7 @@ impl Sink for Tally {
 }
 
 fn decode() -> Result<Samples, Failed> {
-    let mut ring = Ring::new(Format::Calls)?;
+    let mut ring = Filled::new(Format::Calls, 1)?;
     let mut reader = RingReader::new(0, ring.geometry, Mode::Overwrite, FUNCTIONS);
     reader.initialise(&ring.rings);
     reader.switch(&ring.rings, true);
@@ -240,9 +281,10 @@ struct Kept {
     bytes: f64,
 }
 
-fn keep(at: &Path, format: Format, kind: StoreKind) -> Result<Kept, Failed> {
-    let mut ring = Ring::new(format)?;
-    let output = output(at, format, kind)?;
+/// As many threads read as there are rings.
+fn keep(at: &Path, format: Format, kind: StoreKind, rings: u16) -> Result<Kept, Failed> {
+    let mut ring = Filled::new(format, rings)?;
+    let output = output(at, format, kind, rings)?;
     let encodes = output.encodes();
     let clock = RunClock::new(0, KHZ);
     let mut drain = Drain::new(
@@ -260,6 +302,17 @@ fn keep(at: &Path, format: Format, kind: StoreKind) -> Result<Kept, Failed> {
     drain.switch(true);
     let drain = SharedDrain::new(drain, Some(output));
     let before = taken(at)?;
+    let rates = thread::scope(|scope| helped(scope, &drain, rings, || rounds(&drain, &mut ring)))?;
+    drain.finish()?;
+    let records = ROUNDS * ring.geometry.slots() * u64::from(rings);
+    #[expect(clippy::cast_precision_loss, reason = "less than 2^53")]
+    let bytes = (taken(at)? - before) as f64 / records as f64;
+    std::fs::remove_dir_all(at)?;
+    Ok(Kept { rates, bytes })
+}
+
+/// How fast full rings are read, again and again.
+fn rounds(drain: &SharedDrain, ring: &mut Filled) -> Result<Samples, Failed> {
     let mut rates = Vec::new();
     for _ in 0..ROUNDS {
         ring.now = host_tsc() - ring.geometry.slots() * STEP;
@@ -268,30 +321,53 @@ fn keep(at: &Path, format: Format, kind: StoreKind) -> Result<Kept, Failed> {
         drain.round();
         rates.push(ring.rate(since));
     }
-    drain.finish()?;
-    #[expect(clippy::cast_precision_loss, reason = "less than 2^53")]
-    let bytes = (taken(at)? - before) as f64 / (ROUNDS * ring.geometry.slots()) as f64;
-    std::fs::remove_dir_all(at)?;
-    Ok(Kept {
-        rates: rates.into_iter().collect(),
-        bytes,
-    })
+    Ok(rates.into_iter().collect())
 }
 
-fn output(at: &Path, format: Format, kind: StoreKind) -> Result<Output, Failed> {
+/// Does that while one thread less than there are `rings` helps to read.
+fn helped<'scope, T>(
+    scope: &'scope Scope<'scope, '_>,
+    drain: &'scope SharedDrain,
+    rings: u16,
+    read: impl FnOnce() -> T,
+) -> T {
+    let helper = || {
+        let (knock, knocked) = channel::<bool>();
+        scope.spawn(move || {
+            while knocked.recv() == Ok(true) {
+                drain.help();
+            }
+        });
+        knock
+    };
+    let helpers: Vec<_> = (1..rings).map(|_| helper()).collect();
+    let all = helpers.clone();
+    let tell = |helpers: &[Sender<bool>], goes_on| {
+        for helper in helpers {
+            // It is there until it is told to end.
+            let _ = helper.send(goes_on);
+        }
+    };
+    drain.on_much(Box::new(move || tell(&all, true)));
+    let read = read();
+    tell(&helpers, false);
+    read
+}
+
+fn output(at: &Path, format: Format, kind: StoreKind, rings: u16) -> Result<Output, Failed> {
     let image = Arc::new(Image::parse(&std::fs::read(tests::guest())?)?);
     let stack_bytes = format
         .is_graph()
         .then_some(STACK_TOP & STACK_TOP.wrapping_neg());
     let metadata = Metadata {
-        vcpus: 1,
+        vcpus: rings,
         tsc_khz: KHZ.into(),
         tracer: stack_bytes.map_or("function", |_| GRAPH).into(),
         stack_bytes: stack_bytes.unwrap_or_default(),
         ..Metadata::default()
     };
     let options = StreamOptions {
-        rings: 1,
+        rings,
         stack_bytes,
         ..StreamOptions::default()
     };
