@@ -187,7 +187,8 @@ impl Filled {
             let mut function = FunctionId(u32::try_from(slot)? % FUNCTIONS);
             if self.place.details.is_some() {
                 let (step, depth) = self.step();
-                let at = STACK_TOP - FRAME * u64::from(depth + 1);
+                let top = STACK_TOP + u64::from(ring) * (STACK_TOP & STACK_TOP.wrapping_neg());
+                let at = top - FRAME * u64::from(depth + 1);
                 let word = Detail::new(at, step, mark).0.wrapping_add(spill);
                 details.extend(word.to_le_bytes());
                 function = FunctionId(depth);
