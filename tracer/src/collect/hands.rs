@@ -131,6 +131,7 @@ impl Drop for Hand<'_> {
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering::SeqCst;
     use std::thread;
 
     use super::*;
@@ -161,6 +162,28 @@ mod tests {
             all.sort_unstable();
             let expected: Vec<u16> = (0..97).collect();
             assert_eq!(all, expected);
+        }
+    }
+
+    #[test]
+    fn a_round_waits_for_a_ring_that_another_one_reads() {
+        for _ in 0..20 {
+            let hands = Hands::default();
+            hands.begin(1);
+            let mut hand = hands.take().unwrap();
+            let ends = AtomicBool::new(false);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !ends.load(SeqCst) {
+                        thread::yield_now();
+                    }
+                    (0..100).for_each(|_| thread::yield_now());
+                    hand.has_read(7);
+                    drop(hand);
+                });
+                ends.store(true, SeqCst);
+                assert_eq!(hands.end(), 7);
+            });
         }
     }
 
