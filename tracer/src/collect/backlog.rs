@@ -16,9 +16,6 @@ use trace::stream::Origin;
 /// Records that may wait without anybody who writes: then no more are taken out of the rings out of turn.
 pub const RECORDS_MAX: usize = 1 << 20;
 
-/// Room of so many batches is kept.
-const ROOMS_MAX: usize = 64;
-
 /// The records of one ring, in its order.
 #[derive(Debug)]
 pub enum Records {
@@ -128,8 +125,6 @@ pub struct Backlog {
     /// What comes first: it describes the records.
     pub news: News,
     batches: Vec<Batch>,
-    /// Room of what has been written.
-    spare: Vec<Vec<Record>>,
 }
 
 impl Backlog {
@@ -144,21 +139,6 @@ impl Backlog {
         self.batches.iter().map(Batch::weight).sum()
     }
 
-    /// Room for records: the largest that there is.
-    pub fn room(&mut self) -> Vec<Record> {
-        let rooms = self.spare.iter().enumerate();
-        let largest = rooms.max_by_key(|(_, room)| room.capacity());
-        let index = largest.map(|(index, _)| index);
-        index.map_or_else(Vec::new, |index| self.spare.swap_remove(index))
-    }
-
-    /// The room of what has been written is what the next records come into.
-    pub fn keep_room(&mut self, room: Vec<Record>) {
-        if self.spare.len() < ROOMS_MAX {
-            self.spare.push(room);
-        }
-    }
-
     /// What the trace is to be told.
     pub fn take_news(&mut self) -> News {
         std::mem::take(&mut self.news)
@@ -169,10 +149,8 @@ impl Backlog {
         self.batches.drain(..)
     }
 
-    /// Takes all that was read of `from`, after what is here, and leaves it the room that there is. What the trace is to be
-    /// told comes from one alone.
+    /// Takes all that was read of `from`, after what is here.
     pub fn take(&mut self, from: &mut Self) {
         self.batches.append(&mut from.batches);
-        from.spare.append(&mut self.spare);
     }
 }

@@ -14,8 +14,9 @@ use trace::stream::Origin;
 
 use super::backlog::{Backlog, Batch, Records};
 use super::call_sink::{CallSink, To};
-use super::looks::RingClock;
+use super::looks::{RingClock, lock};
 use super::rings::SharedRings;
+use super::rooms::Rooms;
 use super::source::Source;
 
 /// Records of calls that are read before what there is is written: as rows they fit a processor's cache.
@@ -39,6 +40,18 @@ pub(super) struct Found {
     before: u64,
 }
 
+/// What the rings of a session have in common.
+#[derive(Debug)]
+pub(super) struct Shared<'a> {
+    pub rings: &'a SharedRings,
+    /// The clock of the trace.
+    pub clock: RunClock,
+    /// What times the rings.
+    pub ring_clock: &'a RingClock,
+    pub stacks: Arc<Mutex<Stacks>>,
+    pub rooms: Rooms,
+}
+
 /// One ring, for who reads it and who asks.
 pub(super) type SharedCallRing = Arc<Mutex<CallRing>>;
 
@@ -51,7 +64,9 @@ pub(super) struct CallRing {
     ring_clock: RingClock,
     /// What the clock page says, where the ring is timed by it.
     beats: Option<Arc<Beats>>,
-    stacks: Stacks,
+    /// Those of the session, as is the room for records.
+    stacks: Arc<Mutex<Stacks>>,
+    rooms: Rooms,
     /// Where records are wanted as bytes.
     coder: Option<Coder>,
     /// Whether records are taken out.
@@ -61,21 +76,16 @@ pub(super) struct CallRing {
 }
 
 impl CallRing {
-    /// The ring of `source`, of these `rings`, which are timed by `ring_clock`.
-    pub fn new(
-        source: Source,
-        rings: &SharedRings,
-        clock: RunClock,
-        ring_clock: &RingClock,
-        is_written: bool,
-    ) -> Self {
+    /// The ring of `source`.
+    pub fn new(source: Source, shared: &Shared<'_>, is_written: bool) -> Self {
         Self {
             source,
-            rings: rings.clone(),
-            clock,
-            ring_clock: ring_clock.clone(),
+            rings: shared.rings.clone(),
+            clock: shared.clock,
+            ring_clock: shared.ring_clock.clone(),
             beats: None,
-            stacks: Stacks::default(),
+            stacks: Arc::clone(&shared.stacks),
+            rooms: shared.rooms.clone(),
             coder: None,
             is_written,
             backlog: Backlog::default(),
@@ -143,16 +153,16 @@ impl CallRing {
         let certain = found
             .before
             .saturating_sub(self.source.timeline.last().bound);
-        self.stacks.begin_round();
+        lock(&self.stacks).begin_round();
         let mut coder = self.coder.take();
         let mut rows = match coder {
             Some(_) => Vec::new(),
-            None => self.backlog.room(),
+            None => self.rooms.take(),
         };
         let mut sink = CallSink {
             clock: &self.clock,
             rings: &self.rings,
-            stacks: &mut self.stacks,
+            stacks: &self.stacks,
             to: coder.as_mut().map_or(To::Rows(&mut rows), To::Bytes),
             is_late: false,
             count: 0,
@@ -201,11 +211,11 @@ impl CallRing {
 
     /// What takes records that are copied, as rows.
     pub fn copying<'a>(&'a mut self, to: &'a mut Vec<Record>) -> (&'a Source, CallSink<'a>) {
-        self.stacks.begin_round();
+        lock(&self.stacks).begin_round();
         let sink = CallSink {
             clock: &self.clock,
             rings: &self.rings,
-            stacks: &mut self.stacks,
+            stacks: &self.stacks,
             to: To::Rows(to),
             is_late: false,
             count: 0,

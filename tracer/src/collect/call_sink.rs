@@ -1,5 +1,7 @@
 //! What a ring of calls delivers, turned into records: rows for a stream, or bytes for a compact trace.
 
+use std::sync::Mutex;
+
 use crate::clock::RunClock;
 use crate::record::{Beside, Format};
 use crate::ring::reader::{Delivered, Sink};
@@ -9,6 +11,7 @@ use terms::function::FunctionId;
 use trace::event::{Record, RecordKind, SlotStep};
 use trace::export::compact::Coder;
 
+use super::looks::lock;
 use super::rings::SharedRings;
 
 /// Where records go.
@@ -22,7 +25,7 @@ pub(super) enum To<'a> {
 pub(super) struct CallSink<'a> {
     pub clock: &'a RunClock,
     pub rings: &'a SharedRings,
-    pub stacks: &'a mut Stacks,
+    pub stacks: &'a Mutex<Stacks>,
     pub to: To<'a>,
     pub is_late: bool,
     /// How many records there were.
@@ -113,7 +116,7 @@ impl Sink for CallSink<'_> {
             Beside::Step(step, slot) => RecordKind::Graph {
                 function,
                 step,
-                slot: whole(slot, self.rings, self.stacks),
+                slot: whole(slot, self.rings, &mut lock(self.stacks)),
             },
         };
         self.push(record.ticks, kind);
@@ -133,10 +136,12 @@ impl Sink for CallSink<'_> {
             return self.steps(times, run.functions, steps);
         }
         let mut wholes = [SlotStep::default(); BATCH];
+        let mut stacks = lock(self.stacks);
         for (place, at) in wholes.iter_mut().zip(steps) {
-            let slot = whole(at.slot(), self.rings, self.stacks);
+            let slot = whole(at.slot(), self.rings, &mut stacks);
             *place = SlotStep::new(slot, at.step() as u64);
         }
+        drop(stacks);
         let steps = wholes.get(..steps.len()).unwrap_or_default();
         self.steps(times, run.functions, steps);
     }

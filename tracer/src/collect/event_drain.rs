@@ -20,6 +20,7 @@ use super::backlog::{Backlog, Batch};
 use super::looks::{Looks, RingClock};
 use super::only_vcpus::OnlyVcpus;
 use super::rings::EventRings;
+use super::rooms::Rooms;
 use super::source::Source;
 use crate::clock::RunClock;
 use crate::guest::SharedMemory;
@@ -174,10 +175,11 @@ impl EventDrain {
     }
 
     /// Reads all rings into `backlog`, if records are taken out. Returns how many events there were.
-    pub fn read(
+    pub(super) fn read(
         &mut self,
         patience: Patience,
         clock: &RunClock,
+        rooms: &Rooms,
         mut backlog: Option<&mut Backlog>,
     ) -> usize {
         let mut count = 0;
@@ -189,7 +191,7 @@ impl EventDrain {
             };
             let before = before.saturating_sub(source.timeline.last().bound);
             let vcpu = source.reader.ring();
-            let mut records = backlog.room();
+            let mut records = rooms.take();
             let mut sink = PointSink {
                 vcpu,
                 rings: &self.rings,

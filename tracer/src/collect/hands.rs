@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 use super::looks::lock;
+use crate::ring::reader::Patience;
 use crate::waits::Knock;
 
 /// The rings of a round, for all who read.
@@ -23,6 +24,8 @@ pub(super) struct Hands {
 #[derive(Debug, Default)]
 struct State {
     rings: usize,
+    /// How long a slot that is reserved is waited for, if it is not what it is usually.
+    patience: Option<Patience>,
     taken: usize,
     reading: usize,
     /// Events that were read.
@@ -44,11 +47,16 @@ impl Hands {
     }
 
     /// A round over so many rings begins. There is one at a time.
-    pub fn begin(&self, rings: usize) {
-        *lock(&self.state) = State {
+    pub fn begin(&self, rings: usize, patience: Option<Patience>) {
+        let mut state = lock(&self.state);
+        // Who still reads a ring of a round that has failed is waited for in this one.
+        *state = State {
             rings,
+            patience,
+            reading: state.reading,
             ..State::default()
         };
+        drop(state);
         if self.is_much.swap(false, Relaxed) {
             self.call();
         }
@@ -74,6 +82,7 @@ impl Hands {
         Some(Hand {
             hands: self,
             ring,
+            patience: state.patience,
             count: 0,
         })
     }
@@ -97,6 +106,7 @@ impl Hands {
 pub(super) struct Hand<'a> {
     hands: &'a Hands,
     ring: u16,
+    patience: Option<Patience>,
     count: usize,
 }
 
@@ -104,6 +114,11 @@ impl Hand<'_> {
     /// Which.
     pub const fn ring(&self) -> u16 {
         self.ring
+    }
+
+    /// How long a slot that is reserved is waited for in this round, if that is not what it is usually.
+    pub const fn patience(&self) -> Option<Patience> {
+        self.patience
     }
 
     /// So many more events were read.
@@ -142,7 +157,7 @@ mod tests {
         let hands = Hands::default();
         assert!(hands.take().is_none(), "there is no round");
         for _ in 0..20 {
-            hands.begin(RINGS);
+            hands.begin(RINGS, None);
             let read = |hands: &Hands| {
                 let mut taken = Vec::new();
                 while let Some(mut hand) = hands.take() {
@@ -169,7 +184,7 @@ mod tests {
     fn a_round_waits_for_a_ring_that_another_one_reads() {
         for _ in 0..20 {
             let hands = Hands::default();
-            hands.begin(1);
+            hands.begin(1, None);
             let mut hand = hands.take().unwrap();
             let ends = AtomicBool::new(false);
             thread::scope(|scope| {
@@ -190,7 +205,7 @@ mod tests {
     #[test]
     fn a_thread_that_fails_holds_up_no_round() {
         let hands = Hands::default();
-        hands.begin(1);
+        hands.begin(1, None);
         thread::scope(|scope| {
             let failing = scope.spawn(|| {
                 let _hand = hands.take();
@@ -199,6 +214,20 @@ mod tests {
             assert!(failing.join().is_err());
         });
         assert_eq!(hands.end(), 0);
+    }
+
+    #[test]
+    fn who_still_reads_when_the_next_round_begins_is_waited_for() {
+        let hands = Hands::default();
+        hands.begin(2, None);
+        let mut before = hands.take().unwrap();
+        // Who made the round has failed.
+        hands.begin(1, Some(Patience::Over));
+        let hand = hands.take().unwrap();
+        assert_eq!(hand.patience(), Some(Patience::Over));
+        before.has_read(3);
+        drop((before, hand));
+        assert_eq!(hands.end(), 3);
     }
 
     #[test]
@@ -211,7 +240,7 @@ mod tests {
         }));
         let called = || called.swap(0, Relaxed);
         let round = |parts: usize| {
-            hands.begin(1);
+            hands.begin(1, None);
             let hand = hands.take().unwrap();
             (0..parts).for_each(|_| hand.has_much());
             drop(hand);

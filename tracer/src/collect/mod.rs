@@ -26,6 +26,7 @@ mod recording;
 pub(crate) mod rings;
 #[cfg(feature = "internals")]
 pub mod rings;
+mod rooms;
 mod source;
 mod stall_drain;
 #[cfg(test)]
@@ -111,13 +112,13 @@ impl SharedDrain {
 
     /// Reads rings of the round that is being made, as long as there are some that nobody has taken.
     pub fn help(&self) {
-        self.read_rings(None);
+        self.read_rings();
     }
 
     fn round_with(&self, patience: Option<Patience>) -> usize {
         let _round = lock(&self.round);
-        self.hands.begin(self.rings());
-        self.read_rings(patience);
+        self.hands.begin(self.rings(), patience);
+        self.read_rings();
         let mut count = self.hands.end();
         let mut drain = self.turn();
         let patience = patience.unwrap_or_else(|| drain.patience());
@@ -127,9 +128,9 @@ impl SharedDrain {
         count
     }
 
-    fn read_rings(&self, patience: Option<Patience>) {
+    fn read_rings(&self) {
         while let Some(mut hand) = self.hands.take() {
-            let ring = hand.ring();
+            let (ring, patience) = (hand.ring(), hand.patience());
             let mut continues = Continues::No;
             loop {
                 hand.has_read(self.read_some(ring, patience, &mut continues));

@@ -22,6 +22,7 @@ use trace::stream::{Origin, Stream, StreamOptions};
 
 use super::backlog::{Backlog, Batch};
 use super::recording::Recording;
+use super::rooms::Rooms;
 use super::thread_names::ThreadNames;
 use crate::clock::HostClock;
 use crate::guest::SharedMemory;
@@ -295,9 +296,9 @@ impl Output {
     }
 
     /// What has been written leaves its room.
-    pub fn leave_room(&mut self, backlog: &mut Backlog) {
+    pub(super) fn leave_room(&mut self, to: &Rooms) {
         while let Some(room) = self.stream.take_room() {
-            backlog.keep_room(room);
+            to.keep(room);
         }
     }
 

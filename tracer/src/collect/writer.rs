@@ -8,6 +8,7 @@ use super::backlog::Backlog;
 use super::drain::Drain;
 use super::looks::lock;
 use super::output::{Output, Written};
+use super::rooms::Rooms;
 use crate::clock::HostClock;
 use crate::guest::SharedMemory;
 use trace::doubt::TimeDoubts;
@@ -38,6 +39,7 @@ impl Told {
 pub(super) struct Writer {
     output: Option<Output>,
     backlog: Backlog,
+    rooms: Rooms,
     host: HostClock,
     memory: Arc<dyn SharedMemory>,
 }
@@ -48,6 +50,7 @@ impl Writer {
         let mut writer = Self {
             output: None,
             backlog: Backlog::default(),
+            rooms: drain.rooms().clone(),
             host: drain.ring_clock().host(),
             memory: Arc::clone(drain.rings().memory()),
         };
@@ -89,7 +92,7 @@ impl Writer {
         if let Some(now_ns) = now_ns {
             output.settle(now_ns);
         }
-        output.leave_room(&mut self.backlog);
+        output.leave_room(&self.rooms);
         *lock(told) = Told {
             error: output.error().map(ToString::to_string),
             anomalies: output.anomalies(),

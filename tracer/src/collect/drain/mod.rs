@@ -19,13 +19,14 @@ use trace::live::Listener;
 
 use self::dumping::Dumping;
 use super::backlog::{Backlog, RECORDS_MAX};
-use super::call_ring::{CallRing, SharedCallRing};
+use super::call_ring::{CallRing, Shared, SharedCallRing};
 use super::event_drain::EventDrain;
 use super::host_drain::HostDrain;
 use super::looks::{AllLooks, Looks, RingClock, lock};
 use super::only_vcpus::OnlyVcpus;
 use super::output::Output;
 use super::rings::SharedRings;
+use super::rooms::Rooms;
 use super::source::Source;
 use super::stall_drain::StallDrain;
 use super::wait_drain::{OnFull, WaitDrain};
@@ -45,6 +46,7 @@ const PATIENCE_NS: u64 = 200_000_000;
 pub struct Drain {
     rings: SharedRings,
     calls: Vec<SharedCallRing>,
+    rooms: Rooms,
     looks: AllLooks,
     ring_clock: RingClock,
     geometry: Geometry,
@@ -95,15 +97,23 @@ impl Drain {
         };
         let readers: Vec<RingReader> = (0..rings.count()).map(reader).collect();
         let looks = Arc::new(Looks::new(rings.clone(), geometry, &ring_clock));
+        let shared = Shared {
+            rings: &rings,
+            clock,
+            ring_clock: &ring_clock,
+            stacks: Arc::default(),
+            rooms: Rooms::default(),
+        };
         let of_ring = |reader| {
             let source = Source::new(reader, geometry, &looks);
-            let calls = CallRing::new(source, &rings, clock, &ring_clock, is_written);
-            Arc::new(Mutex::new(calls))
+            Arc::new(Mutex::new(CallRing::new(source, &shared, is_written)))
         };
         let calls = readers.into_iter().map(of_ring).collect();
+        let rooms = shared.rooms;
         Self {
             rings,
             calls,
+            rooms,
             looks: AllLooks::new(looks),
             ring_clock,
             geometry,
@@ -158,6 +168,7 @@ impl Drain {
     /// # Errors
     /// [`MemoryError`].
     pub fn move_cells(&mut self, calls: &[Gpa], events: &[Gpa]) -> Result<(), MemoryError> {
+        self.still();
         self.rings.move_cells(calls)?;
         match &self.points {
             Some(points) => points.move_cells(events),
@@ -196,6 +207,17 @@ impl Drain {
         let is_awaited = self.is_on && self.is_written && waits.is_attended();
         self.rings.set_awaited(is_awaited);
         waits.has_moved_limits();
+    }
+
+    /// Room for records.
+    pub(super) const fn rooms(&self) -> &Rooms {
+        &self.rooms
+    }
+
+    /// Nobody reads a ring of calls when this returns, or begins to as long as this is borrowed: who reads comes to a ring
+    /// through this.
+    fn still(&mut self) {
+        self.calls().for_each(drop);
     }
 
     /// Its rings of calls, each for who reads it.
@@ -249,7 +271,13 @@ impl Drain {
 
     /// Lets stubs record, or stops them.
     pub fn switch(&mut self, on: bool) {
+        // What comes now waits for nobody: all rings are switched at the same time.
+        self.still();
         self.is_on = on;
+        if on {
+            // Before anything is recorded: who finds a ring full waits already.
+            self.set_awaited();
+        }
         if let Some(points) = &mut self.points {
             points.switch(on, &self.only);
         }
@@ -303,7 +331,7 @@ impl Drain {
             return 0;
         };
         let backlog = self.is_written.then_some(&mut self.backlog);
-        let count = points.read(patience, &self.clock, backlog);
+        let count = points.read(patience, &self.clock, &self.rooms, backlog);
         if self.waits.is_some() {
             let read: Vec<_> = (0..).zip(points.progress()).collect();
             let counter = self.ring_clock.host().counter;
@@ -326,7 +354,6 @@ impl Drain {
     /// nowhere before.
     #[must_use]
     pub(super) fn hand_over(&mut self, ring: Option<u16>, to: &mut Backlog) -> Option<Box<Output>> {
-        // First: the room that there is for more is left where it is needed most.
         if let Some(calls) = ring.and_then(|ring| self.calls.get(usize::from(ring))) {
             lock(calls).hand_over(to);
         }
