@@ -3,6 +3,7 @@
 
 pub(crate) mod backlog;
 mod call_ring;
+mod call_rings;
 mod call_sink;
 pub(crate) mod counters;
 #[cfg(not(feature = "internals"))]
@@ -81,7 +82,7 @@ impl SharedDrain {
     /// What `drain` reads is written to `output`.
     #[must_use]
     pub fn new(drain: Drain, output: Option<Output>) -> Self {
-        let calls = drain.call_rings().to_vec();
+        let calls = drain.calls().shared().to_vec();
         Self {
             round: Mutex::default(),
             hands: Hands::default(),

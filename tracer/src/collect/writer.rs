@@ -50,7 +50,7 @@ impl Writer {
         let mut writer = Self {
             output: None,
             backlog: Backlog::default(),
-            rooms: drain.rooms().clone(),
+            rooms: drain.calls().rooms.clone(),
             host: drain.ring_clock().host(),
             memory: Arc::clone(drain.rings().memory()),
         };

@@ -11,7 +11,6 @@ use super::Drain;
 use crate::collect::backlog::{Batch, count, since};
 use crate::collect::call_ring::CallRing;
 use crate::collect::event_drain::EventDrain;
-use crate::collect::looks::lock;
 use crate::collect::output::Output;
 use crate::ring::reader::{CellWord, RingMemory, Sink};
 use crate::ring::snapshot::Snapshot;
@@ -34,7 +33,7 @@ impl Dumping<'_> {
     /// Has calls and events counted as lost instead of recorded, so that what the rings hold stays what it is.
     fn hold(&mut self) -> Held {
         let rings = &self.drain.rings;
-        let calls = self.drain.calls();
+        let calls = self.drain.calls.each();
         Held {
             calls: calls.map(|calls| calls.source.reader.hold(rings)).collect(),
             events: self.drain.points.as_mut().map(EventDrain::hold),
@@ -43,7 +42,7 @@ impl Dumping<'_> {
 
     /// Has calls and events recorded again, if they were before.
     fn release(&mut self) {
-        for calls in self.drain.calls() {
+        for calls in self.drain.calls.each() {
             calls.source.reader.release(&self.drain.rings);
         }
         if let Some(points) = &mut self.drain.points {
@@ -73,7 +72,7 @@ impl Dumping<'_> {
         discarded: u64,
         doubts: &mut TimeDoubts,
     ) -> Option<(u16, Vec<Record>)> {
-        let mut calls = lock(self.drain.calls.get(index)?);
+        let mut calls = self.drain.calls.ring(index)?;
         let mut records = Vec::new();
         let (source, mut sink) = calls.copying(&mut records);
         let reader = &source.reader;
@@ -108,7 +107,7 @@ impl Dumping<'_> {
     ) -> Result<(Dumped, Option<Held>), ExportError> {
         self.drain.refresh();
         output.name_threads(self.drain.rings.memory(), self.drain.ring_clock.host());
-        let calls = self.drain.calls();
+        let calls = self.drain.calls.each();
         let of = |calls: MutexGuard<'_, CallRing>| self.drain.missing(&calls.source.reader).0;
         let discarded: Vec<u64> = calls.map(of).collect();
         let held = (!is_live).then(|| self.hold());

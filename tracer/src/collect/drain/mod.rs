@@ -4,7 +4,7 @@
 
 mod dumping;
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use crate::record::Format;
 use crate::ring::geometry::Geometry;
@@ -19,10 +19,11 @@ use trace::live::Listener;
 
 use self::dumping::Dumping;
 use super::backlog::{Backlog, RECORDS_MAX};
-use super::call_ring::{CallRing, Shared, SharedCallRing};
+use super::call_ring::{CallRing, Shared};
+use super::call_rings::CallRings;
 use super::event_drain::EventDrain;
 use super::host_drain::HostDrain;
-use super::looks::{AllLooks, Looks, RingClock, lock};
+use super::looks::{AllLooks, Looks, RingClock};
 use super::only_vcpus::OnlyVcpus;
 use super::output::Output;
 use super::rings::SharedRings;
@@ -45,8 +46,7 @@ const PATIENCE_NS: u64 = 200_000_000;
 #[derive(Debug)]
 pub struct Drain {
     rings: SharedRings,
-    calls: Vec<SharedCallRing>,
-    rooms: Rooms,
+    calls: CallRings,
     looks: AllLooks,
     ring_clock: RingClock,
     geometry: Geometry,
@@ -106,14 +106,12 @@ impl Drain {
         };
         let of_ring = |reader| {
             let source = Source::new(reader, geometry, &looks);
-            Arc::new(Mutex::new(CallRing::new(source, &shared, is_written)))
+            CallRing::new(source, &shared, is_written)
         };
-        let calls = readers.into_iter().map(of_ring).collect();
-        let rooms = shared.rooms;
+        let calls = CallRings::new(readers.into_iter().map(of_ring), shared.rooms.clone());
         Self {
             rings,
             calls,
-            rooms,
             looks: AllLooks::new(looks),
             ring_clock,
             geometry,
@@ -141,7 +139,7 @@ impl Drain {
     /// Functions have come: `image` has those of before, and more.
     pub fn extend(&mut self, image: &Arc<Image>) {
         self.functions = u32::try_from(image.functions.len()).unwrap_or(u32::MAX);
-        for mut calls in self.calls() {
+        for mut calls in self.calls.each() {
             calls.source.reader.set_functions(self.functions);
         }
         self.backlog.news.image = Some(Arc::clone(image));
@@ -149,12 +147,16 @@ impl Drain {
 
     /// The records of its calls are wanted as bytes, of a guest with stacks of this many bytes.
     pub fn encode(&mut self, stack_bytes: u64) {
-        self.calls().for_each(|mut calls| calls.encode(stack_bytes));
+        self.calls
+            .each()
+            .for_each(|mut calls| calls.encode(stack_bytes));
     }
 
     /// The session's times come from the clock page: its stalls are noted in the trace.
     pub fn time_by(&mut self, beats: Arc<Beats>) {
-        self.calls().for_each(|mut calls| calls.time_by(&beats));
+        self.calls
+            .each()
+            .for_each(|mut calls| calls.time_by(&beats));
         self.stalls = Some(StallDrain::new(beats));
     }
 
@@ -168,7 +170,7 @@ impl Drain {
     /// # Errors
     /// [`MemoryError`].
     pub fn move_cells(&mut self, calls: &[Gpa], events: &[Gpa]) -> Result<(), MemoryError> {
-        self.still();
+        self.calls.still();
         self.rings.move_cells(calls)?;
         match &self.points {
             Some(points) => points.move_cells(events),
@@ -209,24 +211,9 @@ impl Drain {
         waits.has_moved_limits();
     }
 
-    /// Room for records.
-    pub(super) const fn rooms(&self) -> &Rooms {
-        &self.rooms
-    }
-
-    /// Nobody reads a ring of calls when this returns, or begins to as long as this is borrowed: who reads comes to a ring
-    /// through this.
-    fn still(&mut self) {
-        self.calls().for_each(drop);
-    }
-
-    /// Its rings of calls, each for who reads it.
-    pub(super) fn call_rings(&self) -> &[SharedCallRing] {
+    /// Its rings of calls.
+    pub(super) const fn calls(&self) -> &CallRings {
         &self.calls
-    }
-
-    fn calls(&self) -> impl Iterator<Item = MutexGuard<'_, CallRing>> {
-        self.calls.iter().map(|calls| lock(calls))
     }
 
     /// Its rings.
@@ -272,7 +259,7 @@ impl Drain {
     /// Lets stubs record, or stops them.
     pub fn switch(&mut self, on: bool) {
         // What comes now waits for nobody: all rings are switched at the same time.
-        self.still();
+        self.calls.still();
         self.is_on = on;
         if on {
             // Before anything is recorded: who finds a ring full waits already.
@@ -281,7 +268,7 @@ impl Drain {
         if let Some(points) = &mut self.points {
             points.switch(on, &self.only);
         }
-        for mut calls in self.calls() {
+        for mut calls in self.calls.each() {
             let is_recorded = on && self.only.has(calls.source.reader.ring());
             calls.switch(is_recorded);
         }
@@ -289,7 +276,7 @@ impl Drain {
         if on && self.is_written {
             // Nothing was recorded for some time up to now.
             let now_ns = self.now_ns();
-            if let Some(mut first) = self.calls().next() {
+            if let Some(mut first) = self.calls.each().next() {
                 first.note_gap(now_ns);
             }
         }
@@ -297,7 +284,7 @@ impl Drain {
 
     /// Looks at every head, so that the counts are those of now.
     pub fn look(&mut self) {
-        self.calls().for_each(|mut calls| calls.look());
+        self.calls.each().for_each(|mut calls| calls.look());
         if let Some(points) = &mut self.points {
             points.look();
         }
@@ -331,7 +318,7 @@ impl Drain {
             return 0;
         };
         let backlog = self.is_written.then_some(&mut self.backlog);
-        let count = points.read(patience, &self.clock, &self.rooms, backlog);
+        let count = points.read(patience, &self.clock, &self.calls.rooms, backlog);
         if self.waits.is_some() {
             let read: Vec<_> = (0..).zip(points.progress()).collect();
             let counter = self.ring_clock.host().counter;
@@ -354,8 +341,8 @@ impl Drain {
     /// nowhere before.
     #[must_use]
     pub(super) fn hand_over(&mut self, ring: Option<u16>, to: &mut Backlog) -> Option<Box<Output>> {
-        if let Some(calls) = ring.and_then(|ring| self.calls.get(usize::from(ring))) {
-            lock(calls).hand_over(to);
+        if let Some(ring) = ring {
+            self.calls.hand_over(ring, to);
         }
         to.news = self.backlog.take_news();
         to.take(&mut self.backlog);
@@ -364,7 +351,8 @@ impl Drain {
 
     fn set_written(&mut self, is_written: bool) {
         self.is_written = is_written;
-        self.calls()
+        self.calls
+            .each()
             .for_each(|mut calls| calls.set_written(is_written));
         self.set_awaited();
     }
@@ -432,26 +420,19 @@ impl Drain {
     /// has written.
     pub fn refresh(&mut self) {
         let patience = self.patience();
-        for ring in 0..self.rings.count() {
-            let calls = self.calls.get(usize::from(ring));
-            let Some(calls) = calls.filter(|_| !self.is_full()) else {
+        // What is not a ring of calls comes last.
+        for ring in (0..self.rings.count()).map(Some).chain([None]) {
+            if self.calls.waiting() + self.backlog.weight() >= RECORDS_MAX {
+                return;
+            }
+            let Some(ring) = ring else {
+                self.read_rest(patience);
                 return;
             };
-            let mut calls = lock(calls);
-            calls.read(patience);
-            let at = calls.progress();
-            drop(calls);
-            self.has_read(ring, at);
+            if let Some(at) = self.calls.read(ring, patience) {
+                self.has_read(ring, at);
+            }
         }
-        if !self.is_full() {
-            self.read_rest(patience);
-        }
-    }
-
-    /// Whether so much waits that no more is to be read out of turn.
-    fn is_full(&self) -> bool {
-        let calls: usize = self.calls().map(|calls| calls.waiting()).sum();
-        calls + self.backlog.weight() >= RECORDS_MAX
     }
 
     /// The counts of each event ring; none before the first event.
@@ -464,7 +445,8 @@ impl Drain {
     /// The counts of each ring.
     #[must_use]
     pub fn status(&self) -> Vec<RingStatus> {
-        self.calls()
+        self.calls
+            .each()
             .map(|calls| self.ring_status(&calls.source.reader))
             .collect()
     }
@@ -502,7 +484,7 @@ impl Drain {
     #[must_use]
     pub fn doubts(&self) -> TimeDoubts {
         let mut doubts = TimeDoubts::default();
-        for calls in self.calls() {
+        for calls in self.calls.each() {
             doubts.add_all(&calls.source.doubts());
         }
         if let Some(points) = &self.points {
