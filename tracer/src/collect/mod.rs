@@ -13,6 +13,7 @@ pub mod drain;
 pub(crate) mod event_drain;
 mod hands;
 mod host_drain;
+mod let_go;
 #[cfg(not(feature = "internals"))]
 pub(crate) mod looks;
 #[cfg(feature = "internals")]
@@ -41,11 +42,11 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use call_ring::{Continues, SharedCallRing};
 use drain::Drain;
 use hands::Hands;
+use let_go::{LetGo, Steps};
 pub use looks::AllLooks;
 use looks::lock;
 use output::{Output, Written};
@@ -56,10 +57,6 @@ use writer::{Told, Writer};
 use crate::ring::reader::Patience;
 use crate::waits::Knock;
 use trace::export::uftrace::ExportError;
-
-/// Rounds made at the end for vCPUs that wait, and the rest after each.
-const LET_GO_ROUNDS: u32 = 50;
-const LET_GO_REST: Duration = Duration::from_millis(1);
 
 /// A session's reader, for who polls it and who asks it. Who asks comes next, however much there is to read, and never
 /// waits for what is being written. Several threads can read, each a ring of its own.
@@ -74,6 +71,7 @@ pub struct SharedDrain {
     drain: Mutex<Drain>,
     calls: Vec<SharedCallRing>,
     told: Mutex<Told>,
+    steps: Steps,
     asking: AtomicUsize,
     asked: Condvar,
 }
@@ -90,6 +88,7 @@ impl SharedDrain {
             drain: Mutex::new(drain),
             calls,
             told: Mutex::default(),
+            steps: Steps::default(),
             asking: AtomicUsize::new(0),
             asked: Condvar::new(),
         }
@@ -126,6 +125,7 @@ impl SharedDrain {
         count += drain.read_rest(patience);
         drop(drain);
         self.write(None);
+        self.steps.round();
         count
     }
 
@@ -157,6 +157,7 @@ impl SharedDrain {
         let at = calls.progress();
         drop(calls);
         self.turn().has_read(ring, at);
+        self.steps.part();
         count
     }
 
@@ -171,6 +172,7 @@ impl SharedDrain {
             writer.begin(*output);
         }
         writer.write(&self.told, now_ns);
+        self.steps.part();
         if ring.is_some() {
             return;
         }
@@ -206,9 +208,11 @@ impl SharedDrain {
     }
 
     /// vCPUs that wait now have what they wait for, and time to write it: what they call was called before the end.
-    /// `read` makes a round. A guest that is paused, or comes again and again, is not waited for longer than that.
+    /// `read` makes a round, unless whoever polls does. A guest that is paused, or comes again and again, is not waited for
+    /// longer than that, nor a reader that comes no further.
     fn let_go(&self, mut read: impl FnMut()) {
-        for _ in 0..LET_GO_ROUNDS {
+        let mut patience = LetGo::new(&self.steps);
+        loop {
             let drain = lock(&self.drain);
             let rest = drain.ring_clock().host().rest;
             let is_empty = |waits: &WaitDrain| waits.room().waiting() == 0;
@@ -217,7 +221,9 @@ impl SharedDrain {
             }
             drop(drain);
             read();
-            rest(LET_GO_REST);
+            if !patience.rests(rest) {
+                return;
+            }
         }
     }
 

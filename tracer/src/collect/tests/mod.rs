@@ -1,6 +1,7 @@
 //! Who reads, who writes and who asks, on a guest without a hypervisor.
 
 mod rings;
+mod waits;
 
 use std::fs::File;
 use std::io::Read;
