@@ -247,7 +247,7 @@ fn a_disk_that_takes_nothing_keeps_nobody_from_asking() {
     client.call("tracing-on", json!({"session": "stuck"}));
     client.call("stop", json!({"session": "stuck"}));
     let text = running.ctl(&["status"]).good().stdout;
-    assert!(text.contains("waiting for that disk"), "{text}");
+    assert!(text.contains("writing what was read has taken"), "{text}");
     // Now it takes something again.
     let reader = std::thread::spawn(move || std::fs::read(pipe).unwrap());
     client.wait_until("it was written", |status| {

@@ -13,7 +13,6 @@ pub mod drain;
 pub(crate) mod event_drain;
 mod hands;
 mod host_drain;
-mod let_go;
 #[cfg(not(feature = "internals"))]
 pub(crate) mod looks;
 #[cfg(feature = "internals")]
@@ -42,11 +41,11 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use call_ring::{Continues, SharedCallRing};
 use drain::Drain;
 use hands::Hands;
-use let_go::{LetGo, Steps};
 pub use looks::AllLooks;
 use looks::lock;
 use output::{Output, Written};
@@ -57,6 +56,11 @@ use writer::{Told, Writer};
 use crate::ring::reader::Patience;
 use crate::waits::Knock;
 use trace::export::uftrace::ExportError;
+
+/// So often vCPUs that wait at the end are given room, and the rest after each time: a thread that was woken may have to wait
+/// for a processor of the host.
+const LET_GO_ROUNDS: u32 = 500;
+const LET_GO_REST: Duration = Duration::from_millis(1);
 
 /// A session's reader, for who polls it and who asks it. Who asks comes next, however much there is to read, and never
 /// waits for what is being written. Several threads can read, each a ring of its own.
@@ -71,7 +75,6 @@ pub struct SharedDrain {
     drain: Mutex<Drain>,
     calls: Vec<SharedCallRing>,
     told: Mutex<Told>,
-    steps: Steps,
     asking: AtomicUsize,
     asked: Condvar,
 }
@@ -88,7 +91,6 @@ impl SharedDrain {
             drain: Mutex::new(drain),
             calls,
             told: Mutex::default(),
-            steps: Steps::default(),
             asking: AtomicUsize::new(0),
             asked: Condvar::new(),
         }
@@ -125,7 +127,6 @@ impl SharedDrain {
         count += drain.read_rest(patience);
         drop(drain);
         self.write(None);
-        self.steps.round();
         count
     }
 
@@ -157,7 +158,6 @@ impl SharedDrain {
         let at = calls.progress();
         drop(calls);
         self.turn().has_read(ring, at);
-        self.steps.part();
         count
     }
 
@@ -172,7 +172,6 @@ impl SharedDrain {
             writer.begin(*output);
         }
         writer.write(&self.told, now_ns);
-        self.steps.part();
         if ring.is_some() {
             return;
         }
@@ -208,11 +207,9 @@ impl SharedDrain {
     }
 
     /// vCPUs that wait now have what they wait for, and time to write it: what they call was called before the end.
-    /// `read` makes a round, unless whoever polls does. A guest that is paused, or comes again and again, is not waited for
-    /// longer than that, nor a reader that comes no further.
+    /// `read` takes out what is in their rings. A guest that is paused, or comes again and again, is not waited for longer than that.
     fn let_go(&self, mut read: impl FnMut()) {
-        let mut patience = LetGo::new(&self.steps);
-        loop {
+        for _ in 0..LET_GO_ROUNDS {
             let drain = lock(&self.drain);
             let rest = drain.ring_clock().host().rest;
             let is_empty = |waits: &WaitDrain| waits.room().waiting() == 0;
@@ -221,16 +218,14 @@ impl SharedDrain {
             }
             drop(drain);
             read();
-            if !patience.rests(rest) {
-                return;
-            }
+            rest(LET_GO_REST);
         }
     }
 
     /// Nobody is led to the rings any more: who waits has some time, then nobody does.
     pub(crate) fn dismiss(&self) {
-        // Whoever polls makes the rounds.
-        self.let_go(|| ());
+        // Whoever polls may be writing, to a disk that takes its time.
+        self.let_go(|| self.ask().refresh());
         self.attend(false);
     }
 

@@ -384,7 +384,7 @@ fn output(text: &mut String, session: &SessionStatus) {
     if let Some(ms) = session.output_stalled_ms {
         let _ = writeln!(
             text,
-            "  output   what was read has been waiting for that disk for {:.1} s: nothing more is read meanwhile",
+            "  output   writing what was read has taken {:.1} s so far: nothing more is read meanwhile",
             Duration::from_millis(ms).as_secs_f64()
         );
     }
