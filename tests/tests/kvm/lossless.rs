@@ -297,8 +297,10 @@ fn a_wait_ends_when_nothing_is_to_be_recorded_any_more() {
     let (ended, trace) = running.end();
     let _ = ended.good();
     reader.join().unwrap();
-    // Two calls were counted instead of recorded when it was stopped.
-    let status = trace.named("stuck").side();
+    // Not even the calls that waited when it was stopped.
+    let stuck = trace.named("stuck");
+    assert_eq!(stuck.lost(), 0);
+    let status = stuck.side();
     assert_eq!(status["finished"], true, "{status}");
 }
 
