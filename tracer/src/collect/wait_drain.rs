@@ -187,7 +187,8 @@ mod tests {
 
     use super::*;
     use crate::clock::{HostClock, VcpuClocks};
-    use crate::waits::{Waits, Wake};
+    use crate::waits::Waits;
+    use crate::waits::tests::Woken;
     use terms::addr::Gpa;
 
     const HOST: HostClock = HostClock {
@@ -198,15 +199,6 @@ mod tests {
     const MS: u64 = 1_000_000;
     const LONG: u64 = STANDING_NS + MS;
 
-    #[derive(Debug)]
-    struct Nobody;
-
-    impl Wake for Nobody {
-        fn wake(&self) {}
-        fn take_out(&self) {}
-        fn end_run(&self, _why: &str) {}
-    }
-
     /// A reader at a clock of 1 GHz, and whose ring 0 vCPU 0 finds full.
     fn drain() -> (WaitDrain, impl Fn()) {
         drain_of(&Arc::new(VcpuClocks::new(1, HOST)), false)
@@ -214,7 +206,7 @@ mod tests {
 
     /// The same, beside a vCPU whose clock is one of these.
     fn drain_of(clocks: &Arc<VcpuClocks>, hides: bool) -> (WaitDrain, impl Fn() + use<>) {
-        let waits = Waits::new(Arc::clone(clocks), Arc::new(Nobody));
+        let waits = Waits::new(Arc::clone(clocks), Arc::new(Woken::default()));
         let room = waits.open(Gpa(0), 0, 1, hides);
         let drain = WaitDrain::new(room, OnFull::Discard, RunClock::new(0, 1_000_000), true);
         (drain, move || drop(waits.enter(Gpa(0), 0)))

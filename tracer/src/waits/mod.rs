@@ -4,7 +4,7 @@
 //! keeps nobody else.
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod told;
 
 use std::fmt::{self, Debug};

@@ -15,8 +15,9 @@ const HOST: HostClock = HostClock {
     rest: |_| (),
 };
 
+/// Counts how often threads were to look, and to come out; they look again and again anyway.
 #[derive(Debug, Default)]
-struct Woken(AtomicUsize, AtomicUsize);
+pub(crate) struct Woken(AtomicUsize, AtomicUsize);
 
 impl Wake for Woken {
     fn wake(&self) {

@@ -2,24 +2,18 @@
 
 use super::*;
 use crate::clock::HostClock;
-use crate::waits::{Waits, Wake};
+use crate::waits::Waits;
+use crate::waits::tests::Woken;
 use terms::addr::Gpa;
 use wait_drain::OnFull;
-
-/// Threads here look again and again.
-#[derive(Debug)]
-struct Nobody;
-
-impl Wake for Nobody {
-    fn wake(&self) {}
-    fn take_out(&self) {}
-    fn end_run(&self, _why: &str) {}
-}
 
 /// A guest with one ring, its reader, and where its vCPU waits for that.
 fn waited_for(output: &Path, clock: HostClock) -> (MockGuest, SessionMemory, Polled, Waits) {
     let (guest, place, polled) = reader_by(Some(output), RingClock::Host(clock));
-    let waits = Waits::new(Arc::new(VcpuClocks::new(1, clock)), Arc::new(Nobody));
+    let waits = Waits::new(
+        Arc::new(VcpuClocks::new(1, clock)),
+        Arc::new(Woken::default()),
+    );
     let room = waits.open(Gpa(0), 0, 1, false);
     polled.lock().wait_in(room, OnFull::Discard);
     (guest, place, polled, waits)
