@@ -109,13 +109,20 @@ fn ticks_of_waits(wait_time: &str) -> (u64, u64) {
     (taken.sum(), waited)
 }
 
-/// While one waits nobody executes, and that is what no counter of the guest shows.
+/// While one waits nobody executes, and that is what no counter of the guest shows. Ticks for which a busy host leaves the guest
+/// alone are seen by it, waits or not: less than the waits, once, is what cannot be seen unless they are hidden.
 #[test]
 fn a_guest_does_not_see_waits_that_are_hidden_from_it() {
-    let (taken, waited) = ticks_of_waits("hidden");
+    const TRIES: usize = 8;
+    let mut tries = (0..TRIES).map(|_| ticks_of_waits("hidden"));
+    let mut seen = Vec::new();
+    let is_hidden = tries.any(|(taken, waited)| {
+        seen.push((taken, waited));
+        taken < waited
+    });
     assert!(
-        taken < waited,
-        "it took {taken} ticks with {waited} in waits"
+        is_hidden,
+        "ticks that it took, and those in waits: {seen:?}"
     );
     let (taken, waited) = ticks_of_waits("visible");
     assert!(
