@@ -1,17 +1,16 @@
 //! A session is stopped, or ends, while a vCPU waits for its reader.
 
 use super::*;
-use crate::clock::HostClock;
 use crate::waits::Waits;
 use crate::waits::tests::Woken;
 use terms::addr::Gpa;
 use wait_drain::OnFull;
 
 /// A guest with one ring, its reader, and where its vCPU waits for that.
-fn waited_for(output: &Path, clock: HostClock) -> (MockGuest, SessionMemory, Polled, Waits) {
-    let (guest, place, polled) = reader_by(Some(output), RingClock::Host(clock));
+fn waited_for(output: &Path) -> (MockGuest, SessionMemory, Polled, Waits) {
+    let (guest, place, polled) = reader(Some(output));
     let waits = Waits::new(
-        Arc::new(VcpuClocks::new(1, clock)),
+        Arc::new(VcpuClocks::new(1, mock::HOST)),
         Arc::new(Woken::default()),
     );
     let room = waits.open(Gpa(0), 0, 1, false);
@@ -24,7 +23,7 @@ fn waited_for(output: &Path, clock: HostClock) -> (MockGuest, SessionMemory, Pol
 fn a_vcpu_that_does_not_go_on_holds_up_neither_a_stop_nor_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("trace");
-    let (guest, place, mut polled, waits) = waited_for(&output, mock::HOST);
+    let (guest, place, mut polled, waits) = waited_for(&output);
     let wait = waits.enter(Gpa(0), 0).unwrap();
     call(&guest, &place, CALLS);
     polled.dismiss();
@@ -39,7 +38,7 @@ fn a_vcpu_that_does_not_go_on_holds_up_neither_a_stop_nor_the_end() {
 fn a_vcpu_that_waits_when_its_session_is_stopped_has_room_also_while_a_disk_takes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("trace");
-    let (guest, place, mut polled, waits) = waited_for(&output, mock::HOST);
+    let (guest, place, mut polled, waits) = waited_for(&output);
     let stuck = output.join("exotrace.json.new");
     pipe(&stuck);
     call(&guest, &place, CALLS);
