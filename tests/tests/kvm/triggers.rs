@@ -336,7 +336,8 @@ fn a_call_that_takes_long_is_noticed_once_and_a_short_one_never() {
 
 #[test]
 fn events_and_probes_fire_too() {
-    let guest = Guest::new("workload=list,spin,events,spin iterations=20");
+    // One thread: of several another could send before the first receives.
+    let guest = Guest::new("workload=list,spin,events,spin iterations=20 threads=1");
     let events = ["--event", "message_sent", "--event", "message_received"];
     let triggers = [
         "--trigger",

@@ -199,7 +199,7 @@ impl Losses {
 /// So many times longer a slot may keep a ring full where nothing is to be lost. Its writer runs again soon: who waits
 /// for it goes back into the guest each time the reader has been there. But it may have been killed, or be interrupted by
 /// the very code that waits.
-const LOSSLESS_PATIENCE: u64 = 50;
+const LOSSLESS_PATIENCE: u64 = 10;
 
 impl Mode {
     /// How many times longer than usual a slot may keep the ring full.

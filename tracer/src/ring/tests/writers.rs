@@ -35,7 +35,7 @@ fn a_writer_that_never_comes_back_does_not_stop_the_ring() {
 
 /// Who waits for the writer of a slot lets its vCPU continue: so it comes, however long that takes.
 #[test]
-fn a_ring_that_loses_nothing_keeps_a_slot_for_fifty_times_as_long() {
+fn a_ring_that_loses_nothing_keeps_a_slot_for_ten_times_as_long() {
     let mut host = Host::new(1, Mode::Lossless);
     host.guest.run(Op::Step {
         writer: 0,
