@@ -213,12 +213,9 @@ fn an_attach_point_before_the_text_is_mapped_says_so() {
 /// An attach point that the guest does not come to is no error of the guest's, and is told.
 #[test]
 fn an_attach_point_that_is_never_reached_is_named_at_the_end() {
-    let at_the_end = |workload: &str, code| {
-        let guest = Guest::new(workload)
-            .with(["--trace", "function", "--attach-at", "recursion_step"])
-            .with(["--timeout", "3"])
-            .output();
-        let (ended, trace) = guest.run();
+    let at_the_end = |guest: Guest, code| {
+        let guest = guest.with(["--trace", "function", "--attach-at", "recursion_step"]);
+        let (ended, trace) = guest.output().run();
         assert_eq!(ended.code, Some(code), "{ended}");
         let told = ended.stderr.lines().next().unwrap_or_default();
         for words in ["recursion_step", "did not get to the attach point"] {
@@ -227,6 +224,6 @@ fn an_attach_point_that_is_never_reached_is_named_at_the_end() {
         assert!(trace.counts().is_empty());
         ended.no_panic();
     };
-    at_the_end("workload=list", 0);
-    at_the_end("workload=spin", 103);
+    at_the_end(Guest::new("workload=list"), 0);
+    at_the_end(Guest::new("workload=spin").with(["--timeout", "3"]), 103);
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use nix::unistd::Pid;
 use serde_json::json;
 use tests::forced::{forced_on_path, threads};
-use tests::{Guest, Running, guest, until};
+use tests::{Ended, Guest, Running, guest, until};
 use vmm::confine::places::is_known;
 
 /// `mkdir`.
@@ -201,23 +201,22 @@ fn what_a_run_makes_for_itself_is_gone_at_its_end() {
     let socket = folder.path().join("socket");
     let temporary = folder.path().join("temporary");
     fs::create_dir(&temporary).unwrap();
-    let mut run = tests::vmm();
-    run.arg("run").arg("--kernel").arg(guest());
-    run.args(["--cmdline", "workload=spin"]);
-    run.args([
-        "--trace",
-        "function",
-        "--filter",
-        "spin_*",
-        "--timeout",
-        "1",
-    ]);
-    run.arg("--control").arg(&socket).env("TMPDIR", &temporary);
-    let ended = tests::Ended::from(run.current_dir(guest().parent().unwrap()).output().unwrap());
-    assert_eq!(ended.code, Some(103), "{ended}");
-    assert!(ended.stderr.contains("spin_leaf"), "{ended}");
-    assert_eq!(names(folder.path()), ["temporary"], "{ended}");
-    assert_eq!(names(&temporary), [""; 0], "{ended}");
+    let run = |timeout: &str| {
+        let mut run = tests::vmm();
+        run.arg("run").arg("--kernel").arg(guest());
+        run.args(["--cmdline", "workload=spin", "--timeout", timeout]);
+        run.args(["--trace", "function", "--filter", "spin_*"]);
+        run.arg("--control").arg(&socket).env("TMPDIR", &temporary);
+        run.current_dir(guest().parent().unwrap());
+        let ended = Ended::from(run.output().unwrap());
+        assert_eq!(ended.code, Some(103), "{ended}");
+        assert_eq!(names(folder.path()), ["temporary"], "{ended}");
+        assert_eq!(names(&temporary), [""; 0], "{ended}");
+        ended
+    };
+    let has_spun = |ended: &Ended| ended.stderr.contains("spin_leaf");
+    let ended = tests::limited(run, has_spun);
+    assert!(has_spun(&ended), "{ended}");
 }
 
 #[test]
@@ -225,7 +224,7 @@ fn a_root_that_is_none_or_for_nobody_is_refused() {
     let refused = |options: &[&str]| {
         let mut run = tests::vmm();
         run.arg("run").arg("--kernel").arg(guest()).args(options);
-        let ended = tests::Ended::from(run.output().unwrap());
+        let ended = Ended::from(run.output().unwrap());
         ended.refused(100).to_owned()
     };
     let none = refused(&["--control", "/tmp/never/x", "--output-root", "/no/such"]);

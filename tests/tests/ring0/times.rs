@@ -128,12 +128,12 @@ fn waits(wait_time: &str) -> Vec<Waited> {
 }
 
 /// While one waits nobody executes, and that is what no counter of the guest shows. It shows when the host leaves the guest alone
-/// for other reasons, also before it continues after a wait: so of some waits a busy host shows as much, but not of most.
+/// for other reasons, also before it continues after a wait: so of many waits a busy host shows as much, but not of all.
 #[test]
 fn a_guest_does_not_see_waits_that_are_hidden_from_it() {
     let hidden = waits("hidden");
     let unseen = hidden.iter().filter(|wait| wait.gap < wait.length).count();
-    assert!(2 * unseen > hidden.len(), "{unseen} of {hidden:?}");
+    assert!(4 * unseen > hidden.len(), "{unseen} of {hidden:?}");
     // Times are printed in microseconds.
     let rounding = Duration::from_micros(1);
     let visible = waits("visible");
