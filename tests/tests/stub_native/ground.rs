@@ -19,11 +19,11 @@ use tracer::stub::template::{Captures, TEMPLATE_MAX, Template};
 
 use crate::bodies;
 use crate::cpu::return_address;
+use crate::mapping::{BYTES, map, unmap};
 use crate::notes::{NOTE_BYTES, Note, noting};
 use crate::session_rings::SessionRings;
 use crate::setup::{Asked, HaltWhen, MadeAt, Place, Records, Setup};
 
-const BYTES: usize = 32 << 20;
 const STUBS: u64 = 0x1_0000;
 /// The room of each stub; what lies between is not used.
 const STUB_ROOM: u64 = 0x1000;
@@ -574,7 +574,7 @@ impl Ground {
 impl Drop for Ground {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's own, and no thread runs in it any more.
-        unsafe { libc::munmap(self.base as *mut libc::c_void, BYTES) };
+        unsafe { unmap(self.base) };
     }
 }
 
@@ -584,26 +584,4 @@ pub fn set_gs(base: u64) {
     // SAFETY: neither Rust nor the C library uses GS on x86-64.
     let result = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_SET_GS, base) };
     assert_eq!(result, 0, "arch_prctl(ARCH_SET_GS, {base:#x})");
-}
-
-/// Where [`Place::GsElsewhere`] is looked for: a stack there is told apart by the low 36 bits of its address.
-const ELSEWHERE: std::ops::Range<u64> = 4 << 30..60 << 30;
-
-/// New memory for a ground.
-fn map(place: Place) -> u64 {
-    let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-    let of_own = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let at = |wanted: u64, flags| {
-        // SAFETY: a new anonymous mapping takes no memory that is in use.
-        unsafe { libc::mmap(wanted as *mut _, BYTES, protection, of_own | flags, -1, 0) }
-    };
-    let base = if place == Place::GsElsewhere {
-        let mut free = ELSEWHERE
-            .step_by(1 << 30)
-            .map(|wanted| at(wanted, libc::MAP_FIXED_NOREPLACE));
-        free.find(|base| *base != libc::MAP_FAILED)
-    } else {
-        Some(at(0, libc::MAP_32BIT)).filter(|base| *base != libc::MAP_FAILED)
-    };
-    base.expect("mmap of executable memory") as u64
 }

@@ -27,6 +27,7 @@ mod graph;
 mod ground;
 mod halt;
 mod held;
+mod mapping;
 mod migration;
 mod notes;
 mod own_returns;
