@@ -9,7 +9,7 @@ use crate::event_formats::EventFormats;
 use trace::event::{Record, RecordKind};
 use trace::export::compact::Coded;
 use trace::export::probes::ProbeNote;
-use trace::export::uftrace::Metadata;
+use trace::export::uftrace::{CodedCalls, Metadata};
 use trace::live::Listener;
 use trace::stream::Origin;
 
@@ -22,15 +22,20 @@ pub enum Records {
     /// As a stream takes them.
     Rows(Vec<Record>),
     /// As a compact trace takes them.
-    Bytes(Coded),
+    Compact(Coded),
+    /// As a data file takes them.
+    DataFile(CodedCalls),
 }
 
-impl From<Records> for Vec<Record> {
-    fn from(records: Records) -> Self {
-        match records {
-            Records::Rows(rows) => rows,
-            Records::Bytes(coded) => coded.decoded(),
+impl Records {
+    /// As rows; if they have to be made, in this `room`.
+    pub fn into_rows(self, mut room: Vec<Record>) -> Vec<Record> {
+        match self {
+            Self::Rows(rows) => return rows,
+            Self::Compact(coded) => coded.decode(&mut room),
+            Self::DataFile(coded) => coded.decode(&mut room),
         }
+        room
     }
 }
 
@@ -74,7 +79,8 @@ impl Batch {
     fn weight(&self) -> usize {
         1 + match &self.records {
             Records::Rows(rows) => rows.len(),
-            Records::Bytes(coded) => coded.records(),
+            Records::Compact(coded) => coded.records(),
+            Records::DataFile(coded) => coded.records(),
         }
     }
 }

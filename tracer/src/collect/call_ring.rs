@@ -9,11 +9,12 @@ use crate::ring::geometry::Position;
 use crate::ring::reader::{Patience, Progress};
 use crate::stub::mirror::stacks::Stacks;
 use trace::event::{Record, RecordKind};
-use trace::export::compact::Coder;
+use trace::export::uftrace::Entries;
 use trace::stream::Origin;
 
 use super::backlog::{Backlog, Batch, Records};
-use super::call_sink::{CallSink, To};
+use super::call_sink::CallSink;
+use super::form::{Encoder, Encoding, Form};
 use super::looks::{RingClock, lock};
 use super::rings::SharedRings;
 use super::rooms::Rooms;
@@ -67,8 +68,8 @@ pub(super) struct CallRing {
     /// Those of the session, as is the room for records.
     stacks: Arc<Mutex<Stacks>>,
     rooms: Rooms,
-    /// Where records are wanted as bytes.
-    coder: Option<Coder>,
+    /// How records are wanted.
+    encoder: Encoder,
     /// Whether records are taken out.
     is_written: bool,
     /// What was taken out and nobody has written yet.
@@ -86,7 +87,7 @@ impl CallRing {
             beats: None,
             stacks: Arc::clone(&shared.stacks),
             rooms: shared.rooms.clone(),
-            coder: None,
+            encoder: Encoder::Rows,
             is_written,
             backlog: Backlog::default(),
         }
@@ -97,9 +98,15 @@ impl CallRing {
         self.beats = Some(Arc::clone(beats));
     }
 
-    /// Its records are wanted as bytes, of a guest with stacks of this many bytes.
-    pub fn encode(&mut self, stack_bytes: u64) {
-        self.coder = Some(Coder::new(stack_bytes));
+    /// How its records are wanted.
+    pub fn encode(&mut self, encoding: Encoding) {
+        self.encoder = encoding.into();
+    }
+
+    /// Functions have come: so many can be in its records, with these entries.
+    pub fn extend(&mut self, functions: u32, entries: &Entries) {
+        self.source.reader.set_functions(functions);
+        self.encoder.extend(entries);
     }
 
     /// Records are taken out from now on, or not any more.
@@ -154,29 +161,23 @@ impl CallRing {
             .before
             .saturating_sub(self.source.timeline.last().bound);
         lock(&self.stacks).begin_round();
-        let mut coder = self.coder.take();
-        let mut rows = match coder {
-            Some(_) => Vec::new(),
-            None => self.rooms.take(),
+        let mut encoder = std::mem::replace(&mut self.encoder, Encoder::Rows);
+        let (records, count) = match &mut encoder {
+            Encoder::Rows => {
+                let mut rows = self.rooms.take();
+                let count = self.read_into(&mut rows, found, patience, continues);
+                (Records::Rows(rows), count)
+            }
+            Encoder::Compact(coder) => {
+                let count = self.read_into(coder, found, patience, continues);
+                (Records::Compact(coder.take()), count)
+            }
+            Encoder::DataFile(coder) => {
+                let count = self.read_into(coder, found, patience, continues);
+                (Records::DataFile(coder.take()), count)
+            }
         };
-        let mut sink = CallSink {
-            clock: &self.clock,
-            rings: &self.rings,
-            stacks: &self.stacks,
-            to: coder.as_mut().map_or(To::Rows(&mut rows), To::Bytes),
-            is_late: false,
-            count: 0,
-        };
-        let source = &mut self.source;
-        if source.drain_to(found.head, AT_ONCE, &self.rings, patience, &mut sink) {
-            *continues = Continues::From(found);
-        }
-        let count = sink.count;
-        let records = match &mut coder {
-            Some(coder) => Records::Bytes(coder.take()),
-            None => Records::Rows(rows),
-        };
-        self.coder = coder;
+        self.encoder = encoder;
         let nanoseconds = |ticks| self.clock.nanoseconds(ticks);
         self.backlog.push(Batch {
             origin: Origin::Calls(self.source.reader.ring()),
@@ -185,6 +186,28 @@ impl CallRing {
             until_ns: nanoseconds(self.ring_clock.counter()),
         });
         count
+    }
+
+    fn read_into(
+        &mut self,
+        form: &mut impl Form,
+        found: Found,
+        patience: Patience,
+        continues: &mut Continues,
+    ) -> usize {
+        let mut sink = CallSink {
+            clock: &self.clock,
+            rings: &self.rings,
+            stacks: &self.stacks,
+            to: form,
+            is_late: false,
+            count: 0,
+        };
+        let source = &mut self.source;
+        if source.drain_to(found.head, AT_ONCE, &self.rings, patience, &mut sink) {
+            *continues = Continues::From(found);
+        }
+        sink.count
     }
 
     /// The same of all of it.
@@ -210,13 +233,16 @@ impl CallRing {
     }
 
     /// What takes records that are copied, as rows.
-    pub fn copying<'a>(&'a mut self, to: &'a mut Vec<Record>) -> (&'a Source, CallSink<'a>) {
+    pub fn copying<'a>(
+        &'a mut self,
+        to: &'a mut Vec<Record>,
+    ) -> (&'a Source, CallSink<'a, Vec<Record>>) {
         lock(&self.stacks).begin_round();
         let sink = CallSink {
             clock: &self.clock,
             rings: &self.rings,
             stacks: &self.stacks,
-            to: To::Rows(to),
+            to,
             is_late: false,
             count: 0,
         };

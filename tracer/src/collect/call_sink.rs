@@ -1,4 +1,4 @@
-//! What a ring of calls delivers, turned into records: rows for a stream, or bytes for a compact trace.
+//! What a ring of calls delivers, turned into records, in the form that is wanted.
 
 use std::sync::Mutex;
 
@@ -7,26 +7,18 @@ use crate::record::{Beside, Format};
 use crate::ring::reader::{Delivered, Sink};
 use crate::ring::run::{BATCH, BesideAll, Run};
 use crate::stub::mirror::stacks::Stacks;
-use terms::function::FunctionId;
 use trace::event::{Record, RecordKind, SlotStep};
-use trace::export::compact::Coder;
 
+use super::form::Form;
 use super::looks::lock;
 use super::rings::SharedRings;
 
-/// Where records go.
-#[derive(Debug)]
-pub(super) enum To<'a> {
-    Rows(&'a mut Vec<Record>),
-    Bytes(&'a mut Coder),
-}
-
 /// Turns what a ring of calls delivers into records.
-pub(super) struct CallSink<'a> {
+pub(super) struct CallSink<'a, F> {
     pub clock: &'a RunClock,
     pub rings: &'a SharedRings,
     pub stacks: &'a Mutex<Stacks>,
-    pub to: To<'a>,
+    pub to: &'a mut F,
     pub is_late: bool,
     /// How many records there were.
     pub count: usize,
@@ -40,68 +32,14 @@ fn whole(slot: u64, rings: &SharedRings, stacks: &mut Stacks) -> u64 {
     }
 }
 
-impl CallSink<'_> {
+impl<F: Form> CallSink<'_, F> {
     fn push(&mut self, ticks: u64, kind: RecordKind) {
-        let record = Record {
-            time_ns: self.clock.nanoseconds(ticks),
-            kind,
-        };
-        match &mut self.to {
-            To::Rows(rows) => rows.push(record),
-            To::Bytes(coder) => coder.record(&record),
-        }
-    }
-
-    fn calls(&mut self, times: &[u64], functions: &[FunctionId]) {
-        match &mut self.to {
-            To::Rows(rows) => {
-                rows.extend(times.iter().zip(functions).map(|(time_ns, function)| {
-                    let kind = RecordKind::Entry(*function);
-                    Record {
-                        time_ns: *time_ns,
-                        kind,
-                    }
-                }))
-            }
-            To::Bytes(coder) => coder.calls(times, functions),
-        }
-    }
-
-    fn called(&mut self, times: &[u64], functions: &[FunctionId], callers: &[u64]) {
-        match &mut self.to {
-            To::Rows(rows) => {
-                let columns = times.iter().zip(functions).zip(callers);
-                rows.extend(columns.map(|((time_ns, function), caller)| Record {
-                    time_ns: *time_ns,
-                    kind: RecordKind::Called {
-                        function: *function,
-                        caller: *caller,
-                    },
-                }));
-            }
-            To::Bytes(coder) => coder.called(times, functions, callers),
-        }
-    }
-
-    fn steps(&mut self, times: &[u64], functions: &[FunctionId], steps: &[SlotStep]) {
-        match &mut self.to {
-            To::Rows(rows) => {
-                let columns = times.iter().zip(functions).zip(steps);
-                rows.extend(columns.map(|((time_ns, function), at)| Record {
-                    time_ns: *time_ns,
-                    kind: RecordKind::Graph {
-                        function: *function,
-                        step: at.step(),
-                        slot: at.slot(),
-                    },
-                }));
-            }
-            To::Bytes(coder) => coder.steps(times, functions, steps),
-        }
+        let time_ns = self.clock.nanoseconds(ticks);
+        self.to.record(Record { time_ns, kind });
     }
 }
 
-impl Sink for CallSink<'_> {
+impl<F: Form> Sink for CallSink<'_, F> {
     fn record(&mut self, record: Delivered) {
         self.count += 1;
         let is_late = std::mem::take(&mut self.is_late);
@@ -128,12 +66,12 @@ impl Sink for CallSink<'_> {
         self.clock.all_nanoseconds(run.ticks, &mut times);
         let times = times.get(..run.ticks.len()).unwrap_or_default();
         let steps = match run.beside {
-            BesideAll::Nothing => return self.calls(times, run.functions),
-            BesideAll::Callers(callers) => return self.called(times, run.functions, callers),
+            BesideAll::Nothing => return self.to.calls(times, run.functions),
+            BesideAll::Callers(callers) => return self.to.called(times, run.functions, callers),
             BesideAll::Steps(steps) => steps,
         };
         if self.rings.format() == Format::Graph {
-            return self.steps(times, run.functions, steps);
+            return self.to.steps(times, run.functions, steps);
         }
         let mut wholes = [SlotStep::default(); BATCH];
         let mut stacks = lock(self.stacks);
@@ -143,18 +81,11 @@ impl Sink for CallSink<'_> {
         }
         drop(stacks);
         let steps = wholes.get(..steps.len()).unwrap_or_default();
-        self.steps(times, run.functions, steps);
+        self.to.steps(times, run.functions, steps);
     }
 
     fn lost(&mut self, ticks: u64, records: u64) {
-        let time_ns = self.clock.nanoseconds(ticks);
-        match &mut self.to {
-            To::Rows(rows) => match rows.last_mut().map(|record| &mut record.kind) {
-                Some(RecordKind::Lost(before)) => *before = before.saturating_add(records),
-                _ => self.push(ticks, RecordKind::Lost(records)),
-            },
-            To::Bytes(coder) => coder.lost(time_ns, records),
-        }
+        self.to.lost(self.clock.nanoseconds(ticks), records);
     }
 
     fn late(&mut self) {

@@ -56,7 +56,10 @@ impl HostDrain {
         self.events.ask();
         for (vcpu, seen) in (0..).zip(&self.vcpus) {
             let (batch, _) = batch(&self.events, vcpu, seen.before, clock);
-            to(Batch::held(batch.origin, batch.records.into()));
+            to(Batch::held(
+                batch.origin,
+                batch.records.into_rows(Vec::new()),
+            ));
         }
     }
 }

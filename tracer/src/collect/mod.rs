@@ -11,6 +11,7 @@ pub(crate) mod drain;
 #[cfg(feature = "internals")]
 pub mod drain;
 pub(crate) mod event_drain;
+mod form;
 mod hands;
 mod host_drain;
 #[cfg(not(feature = "internals"))]

@@ -20,7 +20,8 @@ use trace::export::uftrace::{AnomalyNote, ExportError, Metadata, Tally, UftraceW
 use trace::live::{Heard, Live};
 use trace::stream::{Origin, Stream, StreamOptions};
 
-use super::backlog::{Backlog, Batch};
+use super::backlog::{Backlog, Batch, Records};
+use super::form::Encoding;
 use super::recording::Recording;
 use super::rooms::Rooms;
 use super::thread_names::ThreadNames;
@@ -161,12 +162,12 @@ impl Output {
         self
     }
 
-    /// Whether records of calls are wanted as bytes: then the size of the guest's stacks.
+    /// How records of calls are wanted, if it is not as rows.
     #[must_use]
-    pub fn encodes(&self) -> Option<u64> {
+    pub fn encodes(&self) -> Option<Encoding> {
         match &self.kept.as_ref()?.store {
-            Keeper::Records(recording) => Some(recording.stack_bytes()),
-            Keeper::Events(_) => None,
+            Keeper::Records(recording) => Some(Encoding::Compact(recording.stack_bytes())),
+            Keeper::Events(store) => store.entries().cloned().map(Encoding::DataFile),
         }
     }
 
@@ -210,6 +211,10 @@ impl Output {
         }
         for listener in news.listeners {
             self.live.add(listener);
+        }
+        if !self.is_ordered() {
+            // What waited for others while somebody listened comes before what goes to the store at once.
+            self.pass_on(false);
         }
         backlog.drain().for_each(|batch| self.append(batch));
         if !self.is_ordered() {
@@ -273,19 +278,25 @@ impl Output {
     pub fn append(&mut self, batch: Batch) {
         let is_heard = self.live.is_heard();
         let batch = match self.kept.as_mut().map(|kept| &mut kept.store) {
-            Some(Keeper::Records(recording)) => match recording.take(batch, is_heard) {
-                Some(batch) => {
-                    if !std::mem::replace(&mut self.is_fed, true) {
-                        self.stream.resume();
-                    }
-                    batch
+            Some(Keeper::Records(recording)) => {
+                let room = is_heard.then(|| self.stream.take_room().unwrap_or_default());
+                let Some(batch) = recording.take(batch, room) else {
+                    return;
+                };
+                if !std::mem::replace(&mut self.is_fed, true) {
+                    self.stream.resume();
                 }
-                None => return,
-            },
+                batch
+            }
+            Some(Keeper::Events(store)) if !is_heard => keep_coded(&mut **store, batch),
             Some(Keeper::Events(_)) | None => batch,
         };
         let (origin, until_ns) = (batch.origin, batch.until_ns);
-        self.stream.push(origin, batch.records.into(), until_ns);
+        let rows = match batch.records {
+            Records::Rows(rows) => rows,
+            coded => coded.into_rows(self.stream.take_room().unwrap_or_default()),
+        };
+        self.stream.push(origin, rows, until_ns);
         if let Some(time_ns) = batch.looked_ns {
             self.stream.looked(origin, time_ns);
             if let Origin::Calls(ring) | Origin::Points(ring) = origin {
@@ -295,8 +306,12 @@ impl Output {
         }
     }
 
-    /// What has been written leaves its room.
+    /// What has been written leaves its room, where that is what the next comes into: what is made into rows here comes
+    /// into it here.
     pub(super) fn leave_room(&mut self, to: &Rooms) {
+        if self.encodes().is_some() {
+            return;
+        }
         while let Some(room) = self.stream.take_room() {
             to.keep(room);
         }
@@ -445,6 +460,18 @@ impl Output {
         };
         let directory = kept.directory;
         Ok(Some(Written { directory, holds }))
+    }
+}
+
+/// Has calls that were put into bytes for this store kept there. What is left goes through the stream.
+fn keep_coded(store: &mut dyn Store, batch: Batch) -> Batch {
+    match (batch.records, batch.origin) {
+        (Records::DataFile(calls), Origin::Calls(vcpu)) => {
+            store.coded(vcpu, calls);
+            let records = Records::Rows(Vec::new());
+            Batch { records, ..batch }
+        }
+        (records, _) => Batch { records, ..batch },
     }
 }
 

@@ -8,7 +8,7 @@ use terms::addr::Gva;
 use terms::field::Field;
 use terms::function::FunctionId;
 use trace::doubt::TimeNote;
-use trace::event::Moment;
+use trace::event::{Moment, Record};
 use trace::export::budget::Budget;
 use trace::export::compact::{Coder, CompactWriter, Kept};
 use trace::export::store::News;
@@ -70,25 +70,29 @@ impl Recording {
         self.writer.values(captured.iter().copied());
     }
 
-    /// Writes what was read, and returns it as rows for who listens, if anybody does.
-    pub fn take(&mut self, batch: Batch, is_heard: bool) -> Option<Batch> {
-        let rows = |rows| Records::Rows(rows);
+    /// Writes what was read, and returns it as rows for who listens, if anybody does and there is a `room` for them.
+    pub fn take(&mut self, batch: Batch, room: Option<Vec<Record>>) -> Option<Batch> {
         let (mut coded, heard) = match batch.records {
-            Records::Bytes(coded) => {
-                let heard = is_heard.then(|| rows(coded.decoded()));
+            Records::Compact(coded) => {
+                let heard = room.map(|mut room| {
+                    coded.decode(&mut room);
+                    room
+                });
                 (coded, heard)
             }
-            Records::Rows(records) => {
-                records.iter().for_each(|record| self.coder.record(record));
-                (self.coder.take(), is_heard.then(|| rows(records)))
+            other => {
+                let is_heard = room.is_some();
+                let rows = other.into_rows(room.unwrap_or_default());
+                rows.iter().for_each(|record| self.coder.record(record));
+                (self.coder.take(), is_heard.then_some(rows))
             }
         };
         self.stacks.extend(coded.take_stacks());
         let (origin, until_ns, looked_ns) = (batch.origin, batch.until_ns, batch.looked_ns);
         self.writer.append(origin, coded, until_ns, looked_ns);
-        heard.map(|records| Batch {
+        heard.map(|rows| Batch {
             origin,
-            records,
+            records: Records::Rows(rows),
             looked_ns,
             until_ns,
         })

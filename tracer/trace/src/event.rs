@@ -145,22 +145,6 @@ pub trait Sink {
     /// The next event.
     fn event(&mut self, event: Event);
 
-    /// The next events of a vCPU, all of them calls without returns ([`RecordKind::Entry`]). Who takes many at once is quicker.
-    fn calls(&mut self, vcpu: u16, calls: &[Record]) {
-        for call in calls {
-            if let RecordKind::Entry(function) = call.kind {
-                self.event(Event {
-                    time_ns: call.time_ns,
-                    vcpu,
-                    thread: vcpu.into(),
-                    depth: 0,
-                    kind: EventKind::Entry(function),
-                    values: None,
-                });
-            }
-        }
-    }
-
     /// Whether events of different threads have to come in the order of time. Who keeps threads apart can say no: then
     /// what a ring brings need not wait for the others, where nothing has to be put together across them.
     fn is_ordered(&self) -> bool {

@@ -297,8 +297,8 @@ fn keep(at: &Path, format: Format, kind: StoreKind, rings: u16) -> Result<Kept, 
         RingClock::Host(HOST),
         true,
     );
-    if let Some(stack_bytes) = encodes {
-        drain.encode(stack_bytes);
+    if let Some(encoding) = encodes {
+        drain.encode(&encoding);
     }
     drain.switch(true);
     let drain = SharedDrain::new(drain, Some(output));

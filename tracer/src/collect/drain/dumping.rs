@@ -119,7 +119,7 @@ impl Dumping<'_> {
         let (mut records, mut lost) = (0, 0u64);
         self.copy(&discarded, &mut doubts, |batch| {
             let origin = batch.origin;
-            let rows = since(origin, batch.records.into(), from_ns);
+            let rows = since(origin, batch.records.into_rows(Vec::new()), from_ns);
             if matches!(origin, Origin::Calls(_) | Origin::Points(_)) {
                 let (held, gone) = count(&rows);
                 (records, lost) = (records + held, lost.saturating_add(gone));

@@ -14,7 +14,7 @@ use image::Image;
 use terms::addr::Gpa;
 use trace::doubt::TimeDoubts;
 use trace::export::probes::ProbeNote;
-use trace::export::uftrace::Metadata;
+use trace::export::uftrace::{Entries, Metadata};
 use trace::live::Listener;
 
 use self::dumping::Dumping;
@@ -22,6 +22,7 @@ use super::backlog::{Backlog, RECORDS_MAX};
 use super::call_ring::{CallRing, Shared};
 use super::call_rings::CallRings;
 use super::event_drain::EventDrain;
+use super::form::Encoding;
 use super::host_drain::HostDrain;
 use super::looks::{AllLooks, Looks, RingClock};
 use super::only_vcpus::OnlyVcpus;
@@ -140,17 +141,17 @@ impl Drain {
     /// Functions have come: `image` has those of before, and more.
     pub fn extend(&mut self, image: &Arc<Image>) {
         self.functions = u32::try_from(image.functions.len()).unwrap_or(u32::MAX);
+        let entries = Entries::of(&image.functions);
         for mut calls in self.calls.each() {
-            calls.source.reader.set_functions(self.functions);
+            calls.extend(self.functions, &entries);
         }
         self.backlog.news.image = Some(Arc::clone(image));
     }
 
-    /// The records of its calls are wanted as bytes, of a guest with stacks of this many bytes.
-    pub fn encode(&mut self, stack_bytes: u64) {
-        self.calls
-            .each()
-            .for_each(|mut calls| calls.encode(stack_bytes));
+    /// How the records of its calls are wanted.
+    pub fn encode(&mut self, encoding: &Encoding) {
+        let each = self.calls.each();
+        each.for_each(|mut calls| calls.encode(encoding.clone()));
     }
 
     /// The session's times come from the clock page: its stalls are noted in the trace.

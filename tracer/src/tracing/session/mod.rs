@@ -328,8 +328,8 @@ impl TraceSession {
         if let Some(events) = guest.host_events() {
             drain.tell_of_host(events);
         }
-        if let Some(stack_bytes) = self.output.as_ref().and_then(Output::encodes) {
-            drain.encode(stack_bytes);
+        if let Some(encoding) = self.output.as_ref().and_then(Output::encodes) {
+            drain.encode(&encoding);
         }
         let turnstile = engine.foothold().and_then(Foothold::turnstile);
         if self.options.mode == Mode::Lossless

@@ -10,7 +10,7 @@ use super::budget::Budget;
 use super::call_formats::CallFormats;
 use super::probes::ProbeNote;
 use super::uftrace::layout::Text;
-use super::uftrace::{AnomalyNote, ExportError, Metadata, Tally};
+use super::uftrace::{AnomalyNote, CodedCalls, Entries, ExportError, Metadata, Tally};
 use crate::doubt::TimeNote;
 use crate::event::Sink;
 use crate::stream::Stream;
@@ -26,6 +26,12 @@ pub trait Store: Sink + Debug + Send {
 
     /// Takes what is certain of this stream by now, or when it is over, all that is left.
     fn take(&mut self, stream: &mut Stream, is_over: bool);
+
+    /// Whether calls without returns are best put into bytes by who reads them: then what that takes.
+    fn entries(&self) -> Option<&Entries>;
+
+    /// The next calls of this vCPU, which were put into bytes so.
+    fn coded(&mut self, vcpu: u16, calls: CodedCalls);
 
     /// Why not everything was kept so far.
     fn error(&self) -> Option<&ExportError>;

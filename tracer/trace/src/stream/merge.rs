@@ -154,7 +154,9 @@ impl Merge {
     /// The next records of `ring`, made on this vCPU. What is lost at their end may have been lost up to `until_ns`.
     pub fn push(&mut self, ring: usize, vcpu: u16, records: Vec<Record>, until_ns: u64) {
         let Some(ring) = self.rings.get_mut(ring).filter(|_| !records.is_empty()) else {
-            self.spare.push(records);
+            if records.capacity() > 0 {
+                self.spare.push(records);
+            }
             return;
         };
         self.waiting += records.len();
@@ -188,18 +190,24 @@ impl Merge {
         }
     }
 
-    /// Passes on everything that waits, ring by ring, as it was recorded: each batch with the number of its ring and its
-    /// vCPU; what is left in it is for nobody. A record has no place among those of other rings.
-    pub fn pass_all(&mut self, mut pass: impl FnMut(usize, u16, &mut [Record])) {
+    /// Passes on everything that waits, ring by ring, as it was recorded: each record with the number of its ring and its vCPU.
+    /// It has no place among those of other rings.
+    pub fn pass_all(&mut self, mut pass: impl FnMut(usize, u16, Record)) {
         for (index, ring) in self.rings.iter_mut().enumerate() {
             for batch in ring.waiting.drain(..) {
                 let mut records = Vec::from(batch.records);
                 self.waiting -= records.len();
-                pass(index, batch.vcpu, &mut records);
-                records.clear();
+                let each = records.drain(..);
+                each.for_each(|record| pass(index, batch.vcpu, record));
                 self.spare.push(records);
             }
         }
+        self.leave_few();
+    }
+
+    /// More room than one round needs is not kept.
+    fn leave_few(&mut self) {
+        self.spare.truncate(self.rings.len());
     }
 
     /// Room for records, empty.
@@ -235,8 +243,7 @@ impl Merge {
             heads.add(index, ring);
         }
         self.fresh = 0;
-        // More than one round brings need not be kept.
-        self.spare.truncate(self.rings.len());
+        self.leave_few();
     }
 }
 

@@ -319,8 +319,11 @@ impl Stream {
             let next = |ring, timed| pass(graph.as_mut(), ring < rings, timed, sink);
             self.merge.pass_on(is_over, next);
         } else {
-            self.merge
-                .pass_all(|ring, vcpu, records| pass_each(vcpu, ring < rings, records, sink));
+            self.merge.pass_all(|ring, vcpu, record| {
+                if let Some(event) = alone(vcpu, ring < rings, record) {
+                    sink.event(event);
+                }
+            });
         }
         if let Some(graph) = self.graph.as_mut().filter(|_| is_over) {
             graph.advance(u64::MAX, sink);
@@ -416,29 +419,6 @@ fn alone(vcpu: u16, is_point: bool, record: Record) -> Option<Event> {
         kind,
         values,
     })
-}
-
-/// Records that are looked at together: as many as a fast cache has room for.
-const PART: usize = 512;
-
-/// What a ring has brought, in its order: calls many at a time.
-fn pass_each(vcpu: u16, is_point: bool, records: &mut [Record], sink: &mut impl Sink) {
-    let is_call = |record: &Record| matches!(record.kind, RecordKind::Entry(_));
-    for part in records.chunks_mut(PART) {
-        if !is_point && part.iter().all(is_call) {
-            sink.calls(vcpu, part);
-            continue;
-        }
-        for record in part {
-            let taken = Record {
-                time_ns: record.time_ns,
-                kind: std::mem::replace(&mut record.kind, RecordKind::Lost(0)),
-            };
-            if let Some(event) = alone(vcpu, is_point, taken) {
-                sink.event(event);
-            }
-        }
-    }
 }
 
 /// What is known of a call that returns to this address, if it is known.

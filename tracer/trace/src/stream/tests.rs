@@ -263,9 +263,7 @@ fn what_goes_as_it_came_waits_no_longer_and_leaves_its_room() {
     let room = records.capacity();
     merge.push(0, 0, records, 0);
     let mut passed = Vec::new();
-    merge.pass_all(|ring, _, records| {
-        passed.extend(records.iter().map(|record| (ring, record.time_ns)));
-    });
+    merge.pass_all(|ring, _, record| passed.push((ring, record.time_ns)));
     assert_eq!(passed, [(0, 10), (0, 20)]);
     let spare = merge.take_room().unwrap();
     assert!(spare.is_empty() && spare.capacity() >= room);

@@ -42,15 +42,11 @@ impl Coded {
         self.parts.iter().map(|part| part.records as usize).sum()
     }
 
-    /// The records themselves, for who wants them at once.
-    #[must_use]
-    pub fn decoded(&self) -> Vec<Record> {
-        let mut records = Vec::with_capacity(self.records());
+    /// Adds the records themselves, for who wants them at once.
+    pub fn decode(&self, into: &mut Vec<Record>) {
+        into.reserve(self.records());
         // They were made here: nothing of them is damaged.
-        self.parts
-            .iter()
-            .for_each(|part| _ = part.records(&mut records));
-        records
+        self.parts.iter().for_each(|part| _ = part.records(into));
     }
 
     /// Stacks that were seen for the first time.

@@ -1,13 +1,12 @@
 //! A session's stream kept as a uftrace directory.
 
-use super::{ExportError, Tally, UftraceWriter};
-use crate::event::{Event, EventKind, Record, Sink};
+use super::{CodedCalls, Entries, ExportError, Tally, UftraceWriter};
+use crate::event::{Event, EventKind, Sink};
 use crate::export::budget::Budget;
 use crate::export::store::{Ending, News, Store};
 use crate::stream::Stream;
 
 impl Sink for UftraceWriter {
-    // Of what does not come many at a time: calls with their callers, and what lies between rings.
     #[inline(always)]
     fn event(&mut self, event: Event) {
         let outcome = match event.kind {
@@ -17,12 +16,6 @@ impl Sink for UftraceWriter {
             _ => self.append(event),
         };
         if let Err(error) = outcome {
-            self.note(error);
-        }
-    }
-
-    fn calls(&mut self, vcpu: u16, calls: &[Record]) {
-        if let Err(error) = self.append_calls(vcpu, calls) {
             self.note(error);
         }
     }
@@ -66,6 +59,16 @@ impl Store for UftraceWriter {
 
     fn take(&mut self, stream: &mut Stream, is_over: bool) {
         stream.pass_on(is_over, self);
+    }
+
+    fn entries(&self) -> Option<&Entries> {
+        self.has_entries_only().then_some(&self.entries)
+    }
+
+    fn coded(&mut self, vcpu: u16, calls: CodedCalls) {
+        if let Err(error) = self.append_coded(vcpu, calls) {
+            self.note(error);
+        }
     }
 
     fn error(&self) -> Option<&ExportError> {

@@ -5,26 +5,10 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use super::block::{BESIDE, BUFFER, Block, Call, Counts, Length};
 use super::error::ExportError;
-use super::record::{Kind, MAX_VALUE, RECORD_LENGTH, Record, packed, truncated, with_values, word};
+use super::record::{Kind, Record, word};
 use crate::export::budget::Budget;
-
-/// Bytes gathered before a write.
-pub(super) const BUFFER: usize = 64 << 10;
-/// An event of a vCPU takes an entry, its caller and an exit at most.
-const PER_EVENT: usize = 2 * RECORD_LENGTH + CALLER_LENGTH;
-const CALLER_LENGTH: usize = size_of::<u64>();
-/// Bytes beside a record, where there are any.
-const BESIDE: usize = 2;
-/// Marks them when the values of the record's call stand after them.
-pub(super) const VALUES_BESIDE: u16 = 1 << 15;
-
-/// How much there is of a file, and of the one beside it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Length {
-    pub records: u64,
-    pub beside: u64,
-}
 
 /// Where a lane's bytes go.
 pub(super) trait Storage {
@@ -119,34 +103,6 @@ pub struct LaneTotals {
     pub unknown: u64,
 }
 
-/// Records of whole events, and what stands beside them.
-#[derive(Debug, Default)]
-struct Block {
-    records: Vec<u8>,
-    beside: Vec<u8>,
-}
-
-impl Block {
-    const fn length(&self) -> Length {
-        Length {
-            records: self.records.len() as u64,
-            beside: self.beside.len() as u64,
-        }
-    }
-
-    fn clear(&mut self) {
-        self.records.clear();
-        self.beside.clear();
-    }
-
-    /// The time of its first record.
-    fn time(&self) -> Option<u64> {
-        self.records
-            .first_chunk()
-            .map(|time| u64::from_le_bytes(*time))
-    }
-}
-
 /// An event that is in the file, which can give its place.
 #[derive(Debug, Clone, Copy)]
 struct Last {
@@ -158,37 +114,17 @@ struct Last {
     beside: [u8; BESIDE],
 }
 
-/// An entry and its exit.
-type Pair = [u8; 2 * RECORD_LENGTH];
-
-/// An entry, followed at once by its exit, which differs from it in the lowest bit.
-#[inline]
-fn pair(time: u64, entry: u64) -> Pair {
-    let mut pair = [0; 2 * RECORD_LENGTH];
-    let (first, second) = pair.split_at_mut(RECORD_LENGTH);
-    first.copy_from_slice(&packed(time, entry));
-    second.copy_from_slice(&packed(time, entry | 1));
-    pair
-}
-
+/// One file.
 #[derive(Debug)]
 pub(super) struct Lane<S> {
     storage: S,
     path: PathBuf,
     waiting: Block,
-    /// Where in it the last event begins.
-    last_at: Length,
     /// What is in the file.
     written: Length,
     last: Option<Last>,
-    /// Time of the last record.
-    time: u64,
     /// Events dropped, and lost ones whose record was, that no record tells of yet.
     unsaid: u64,
-    /// Entries among those that wait.
-    entries: u64,
-    /// What the lost records that wait say.
-    lost: u64,
     pub totals: LaneTotals,
 }
 
@@ -198,13 +134,9 @@ impl<S: Storage> Lane<S> {
             storage,
             path,
             waiting: Block::default(),
-            last_at: Length::default(),
             written: Length::default(),
             last: None,
-            time: 0,
             unsaid: 0,
-            entries: 0,
-            lost: 0,
             totals: LaneTotals::default(),
         }
     }
@@ -214,106 +146,53 @@ impl<S: Storage> Lane<S> {
         &mut self.storage
     }
 
-    /// An entry, followed at once by its exit: how long it took is not known.
+    /// What waits, for who adds to it.
     #[inline]
-    pub fn entry(&mut self, time: u64, entry: u64) {
-        let time = self.ordered(time);
-        self.last_at.records = self.waiting.records.len() as u64;
-        self.waiting.records.extend_from_slice(&pair(time, entry));
-        self.entries += 1;
+    pub const fn block(&mut self) -> &mut Block {
+        &mut self.waiting
     }
 
-    /// How many of these can come until the buffer is full: one at least.
-    pub fn room(&self) -> usize {
-        let left = BUFFER.saturating_sub(self.waiting.records.len() + PER_EVENT);
-        left / size_of::<Pair>() + 1
+    /// Takes events of a vCPU that were put together elsewhere.
+    pub fn take(&mut self, block: Block) -> Result<(), ExportError> {
+        let is_late = |first| first < self.waiting.time;
+        if block.first_time().is_some_and(is_late) {
+            return self.take_late(&block);
+        }
+        let mut result = Ok(());
+        if self.waiting.records.len() + block.records.len() > BUFFER {
+            result = self.flush();
+        }
+        if self.waiting.records.is_empty() && !block.records.is_empty() {
+            self.settle();
+            self.waiting = block;
+        } else {
+            self.waiting.append(&block);
+        }
+        if self.waiting.is_full() {
+            result = result.and(self.flush());
+        }
+        result
     }
 
-    /// As many of them: times and entries, none where no such function is known.
-    pub fn entries(&mut self, calls: impl ExactSizeIterator<Item = Option<(u64, u64)>>) {
-        let start = self.waiting.records.len();
-        self.waiting
-            .records
-            .resize(start + calls.len() * size_of::<Pair>(), 0);
-        let places = self.waiting.records.get_mut(start..).unwrap_or_default();
-        let (places, _) = places.as_chunks_mut();
-        let mut places = places.iter_mut();
-        let (mut time, mut reordered, mut unknown) = (self.time, 0, 0);
-        for call in calls {
-            let Some((made, entry)) = call else {
-                unknown += 1;
-                continue;
-            };
-            reordered += u64::from(made < time);
-            time = time.max(made);
-            if let Some(place) = places.next() {
-                *place = pair(time, entry);
+    /// The same of events that come after some of later times.
+    fn take_late(&mut self, block: &Block) -> Result<(), ExportError> {
+        let mut result = Ok(());
+        for (time, call) in block.events() {
+            let entry = |address| word(Kind::Entry, address);
+            match call {
+                Call::Of(address, None) => self.waiting.entry(time, entry(address)),
+                Call::Of(address, Some(caller)) => {
+                    self.waiting.entry_from(time, entry(address), caller);
+                }
+                Call::Lost(count) => self.waiting.lost(time, count),
+            }
+            if self.waiting.is_full() {
+                result = result.and(self.flush());
             }
         }
-        self.time = time;
-        self.totals.reordered += reordered;
-        self.totals.unknown += unknown;
-        let left = places.len() * size_of::<Pair>();
-        let length = self.waiting.records.len() - left;
-        self.waiting.records.truncate(length);
-        let written = (length - start) / size_of::<Pair>();
-        self.entries += written as u64;
-        if written > 0 {
-            self.last_at.records = (length - size_of::<Pair>()) as u64;
-        }
-    }
-
-    /// The same of one of which is known where it was made: so uftrace finds its name, as that of a function.
-    pub fn entry_from(&mut self, time: u64, entry: u64, caller: u64) {
-        let time = self.ordered(time);
-        self.last_at.records = self.waiting.records.len() as u64;
-        let records = &mut self.waiting.records;
-        records.extend_from_slice(&packed(time, with_values(entry)));
-        records.extend_from_slice(&truncated(caller).to_le_bytes());
-        records.extend_from_slice(&packed(time, entry | 1));
-        self.entries += 1;
-    }
-
-    pub fn lost(&mut self, time: u64, count: u64) {
-        let time = self.ordered(time);
-        self.totals.lost = self.totals.lost.saturating_add(count);
-        self.lost = self.lost.saturating_add(count);
-        let word = word(Kind::Lost, count.min(MAX_VALUE));
-        self.last_at.records = self.waiting.records.len() as u64;
-        self.waiting.records.extend_from_slice(&packed(time, word));
-    }
-
-    /// A step of a thread, which is one record, and what stands beside it; the values of its call stand after the one
-    /// (`is_inline`) or after the other. Returns the bytes of records that it takes.
-    pub fn step(&mut self, record: Record, values: &[u8], is_inline: bool, beside: u16) -> usize {
-        match record.kind {
-            Kind::Entry => self.entries += 1,
-            Kind::Lost => self.lost = self.lost.saturating_add(record.value),
-            Kind::Exit | Kind::Event => {}
-        }
-        self.time = record.time;
-        self.last_at = self.waiting.length();
-        let (inline, apart) = match is_inline {
-            true => (values, &[][..]),
-            false => (&[][..], values),
-        };
-        let record = Record {
-            has_values: !inline.is_empty(),
-            ..record
-        };
-        let mark = if apart.is_empty() { 0 } else { VALUES_BESIDE };
-        let beside = (beside | mark).to_le_bytes();
-        self.waiting.records.extend_from_slice(&record.pack());
-        self.waiting.records.extend_from_slice(inline);
-        self.waiting.beside.extend_from_slice(&beside);
-        self.waiting.beside.extend_from_slice(apart);
-        RECORD_LENGTH + inline.len()
-    }
-
-    /// Whether the buffer has no room for another event of a vCPU: time to [`flush`](Self::flush).
-    #[inline]
-    pub fn is_full(&self) -> bool {
-        self.waiting.records.len() + PER_EVENT > BUFFER
+        self.totals.reordered += block.counts.reordered;
+        self.totals.unknown += block.counts.unknown;
+        result
     }
 
     /// Bytes that wait to be written.
@@ -324,6 +203,7 @@ impl<S: Storage> Lane<S> {
     /// Writes what waits. What cannot be written is dropped and counted.
     pub fn flush(&mut self) -> Result<(), ExportError> {
         if self.waiting.records.is_empty() && self.unsaid == 0 {
+            self.settle();
             return Ok(());
         }
         self.say_unsaid();
@@ -359,94 +239,70 @@ impl<S: Storage> Lane<S> {
         };
         (self.written, self.last) = (last.start, None);
         self.unsaid = self.unsaid.saturating_add(said);
-        self.put_unsaid(last.record.time, last.beside);
+        let time = last.record.time;
+        self.waiting.put_lost(time, self.unsaid, last.beside);
         // As above.
         let _ = self.write();
         self.waiting.clear();
     }
 
-    #[inline]
-    fn ordered(&mut self, time: u64) -> u64 {
-        if time < self.time {
-            self.totals.reordered += 1;
-        } else {
-            self.time = time;
-        }
-        self.time
-    }
-
     /// What is not said yet was lost before everything that waits, so its record comes first.
     fn say_unsaid(&mut self) {
         if self.unsaid > 0 {
-            let time = self.waiting.time().unwrap_or(self.time);
+            let time = self.waiting.first_time().unwrap_or(self.waiting.time);
             let beside = self.waiting.beside.first_chunk().copied();
-            self.put_unsaid(time, beside.unwrap_or_default());
+            let beside = beside.unwrap_or_default();
+            self.waiting.put_lost(time, self.unsaid, beside);
         }
-    }
-
-    fn put_unsaid(&mut self, time: u64, beside: [u8; BESIDE]) {
-        let lost = word(Kind::Lost, self.unsaid.min(MAX_VALUE));
-        // It has no values.
-        let beside = u16::from_le_bytes(beside) & !VALUES_BESIDE;
-        let is_alone = self.waiting.records.is_empty();
-        self.waiting.records.splice(0..0, packed(time, lost));
-        self.waiting.beside.splice(0..0, beside.to_le_bytes());
-        self.last_at = match is_alone {
-            true => Length::default(),
-            false => Length {
-                records: self.last_at.records + RECORD_LENGTH as u64,
-                beside: self.last_at.beside + BESIDE as u64,
-            },
-        };
     }
 
     /// Writes all that waits, or nothing of it: a part that got through is cut off again.
     fn write(&mut self) -> io::Result<()> {
-        let Block { records, beside } = &self.waiting;
+        let Block {
+            records, beside, ..
+        } = &self.waiting;
         if let Err(error) = self.storage.append(records, beside) {
             // If even that fails, readers meet a torn record at the end, which they ignore.
             let _ = self.storage.cut(self.written);
             return Err(error);
         }
         self.last = self.last_of_waiting();
-        let length = self.waiting.length();
-        self.written.records += length.records;
-        self.written.beside += length.beside;
-        self.totals.entries += self.entries;
+        self.written = self.written.after(self.waiting.length());
+        self.totals.entries += self.settle().entries;
         self.unsaid = 0;
-        self.clear();
+        self.waiting.clear();
         Ok(())
     }
 
     fn last_of_waiting(&self) -> Option<Last> {
-        let at = usize::try_from(self.last_at.records).ok()?;
+        let last_at = self.waiting.last_at;
+        let at = usize::try_from(last_at.records).ok()?;
         let record = self.waiting.records.get(at..)?.first_chunk()?;
-        let beside_at = usize::try_from(self.last_at.beside).ok()?;
+        let beside_at = usize::try_from(last_at.beside).ok()?;
         let beside = self.waiting.beside.get(beside_at..);
         let beside = beside.and_then(|beside| beside.first_chunk()).copied();
         Some(Last {
             record: Record::unpack(*record)?,
-            start: Length {
-                records: self.written.records + self.last_at.records,
-                beside: self.written.beside + self.last_at.beside,
-            },
+            start: self.written.after(last_at),
             beside: beside.unwrap_or_default(),
         })
     }
 
     /// What waits cannot be written.
     pub fn drop_waiting(&mut self) {
-        self.totals.dropped += self.entries;
-        self.unsaid = self
-            .unsaid
-            .saturating_add(self.entries)
-            .saturating_add(self.lost);
-        self.clear();
+        let Counts { entries, lost, .. } = self.settle();
+        self.totals.dropped += entries;
+        self.unsaid = self.unsaid.saturating_add(entries).saturating_add(lost);
+        self.waiting.clear();
     }
 
-    fn clear(&mut self) {
-        (self.entries, self.lost) = (0, 0);
-        self.waiting.clear();
-        self.last_at = Length::default();
+    /// What waits is counted: its entries by whoever knows what becomes of them.
+    fn settle(&mut self) -> Counts {
+        let counts = std::mem::take(&mut self.waiting.counts);
+        let totals = &mut self.totals;
+        totals.lost = totals.lost.saturating_add(counts.lost);
+        totals.reordered += counts.reordered;
+        totals.unknown += counts.unknown;
+        counts
     }
 }

@@ -12,6 +12,8 @@
 //! of which no return was seen ends where the last thing is known of it.
 
 mod alone;
+mod block;
+mod call_coder;
 mod directory;
 mod error;
 mod init_calls;
@@ -36,6 +38,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(crate) use self::alone::NO_CALLS;
+pub use self::call_coder::{CallCoder, CodedCalls, Entries};
 pub use self::directory::check_new;
 pub(crate) use self::directory::prepare;
 pub use self::error::ExportError;
@@ -47,7 +50,6 @@ pub(crate) use self::lock::DirectoryLock;
 pub(crate) use self::lock::has_lock;
 pub use self::lock::writer_of;
 pub use self::pauses::{Pause, PauseSpread};
-use self::record::{Kind, truncated, word};
 pub use self::side::{
     AnomalyNote, ClockStall, Fired, GRAPH, Metadata, NO_CLOCK, NOP, SideFile, VERSION, VcpuTotals,
 };
@@ -60,7 +62,7 @@ use terms::function::FunctionId;
 use terms::printable;
 
 use self::threads::ThreadLanes;
-use crate::event::{Event, EventKind, Record, RecordKind};
+use crate::event::{Event, EventKind};
 use crate::export::budget::Budget;
 use crate::export::call_formats::CallFormats;
 use crate::export::events::{EventReader, EventWriter};
@@ -79,8 +81,7 @@ pub struct UftraceWriter {
     threads: Option<ThreadLanes>,
     /// Of a graph trace: what was seen of each vCPU.
     seen: Vec<VcpuTotals>,
-    /// The packed word of each function's entry record.
-    entries: Vec<u64>,
+    entries: Entries,
     /// Where they lie.
     extent: Extent,
     called: Called,
@@ -132,15 +133,13 @@ impl UftraceWriter {
             .is_graph()
             .then(|| ThreadLanes::create(directory, text, &module, &metadata.command_line));
         let threads = threads.transpose()?;
-        let entry = |address| word(Kind::Entry, truncated(address));
-        let entries = text.functions.iter().map(|f| entry(f.address.0)).collect();
         let side = SideFile::new(metadata);
         let writer = Self {
             directory: directory.to_owned(),
             lanes,
             threads,
             seen: Vec::new(),
-            entries,
+            entries: Entries::of(text.functions),
             extent,
             called: Called::default(),
             side,
@@ -171,11 +170,7 @@ impl UftraceWriter {
         let path = self.directory.join(format!("{module}.sym"));
         fs::write(&path, Extent::of(text).symbols(text.functions))
             .map_err(ExportError::io("write", &path))?;
-        let new = text.functions.get(self.entries.len()..);
-        let entry = |address| word(Kind::Entry, truncated(address));
-        let new = new.unwrap_or_default().iter();
-        self.entries
-            .extend(new.map(|function| entry(function.address.0)));
+        self.entries = Entries::of(text.functions);
         if let Some(threads) = &mut self.threads {
             threads.extend(text.functions);
         }
@@ -257,48 +252,33 @@ impl UftraceWriter {
             self.side.strays += 1;
             return Ok(());
         };
-        match self.entries.get(function.index()) {
-            Some(&entry) => {
+        match self.entries.of_function(function) {
+            Some(entry) => {
                 match caller {
-                    None => lane.entry(time_ns, entry),
-                    Some(caller) => lane.entry_from(time_ns, entry, caller.0),
+                    None => lane.block().entry(time_ns, entry),
+                    Some(caller) => lane.block().entry_from(time_ns, entry, caller.0),
                 }
                 self.called.note(function);
             }
             None => lane.totals.unknown += 1,
         }
-        if lane.is_full() {
+        if lane.block().is_full() {
             return lane.flush();
         }
         Ok(())
     }
 
-    /// Many of them, of which nothing more is known.
-    fn append_calls(&mut self, vcpu: u16, calls: &[Record]) -> Result<(), ExportError> {
-        let (entries, called) = (&self.entries, &mut self.called);
-        let mut entry = |call: &Record| match call.kind {
-            RecordKind::Entry(function) => {
-                let entry = entries.get(function.index())?;
-                called.note(function);
-                Some((call.time_ns, *entry))
-            }
-            _ => None,
-        };
-        let mut result = Ok(());
+    /// What somebody else has made of many, with what is lost among them.
+    fn append_coded(&mut self, vcpu: u16, calls: CodedCalls) -> Result<(), ExportError> {
         let Some(lane) = self.lanes.get_mut(usize::from(vcpu)) else {
-            self.side.strays += calls.len() as u64;
+            self.side.strays += calls.calls();
             return Ok(());
         };
-        let mut rest = calls;
-        while !rest.is_empty() {
-            let (some, later) = rest.split_at(rest.len().min(lane.room()));
-            lane.entries(some.iter().map(&mut entry));
-            if lane.is_full() {
-                result = result.and(lane.flush());
-            }
-            rest = later;
+        for function in calls.called {
+            self.called.note(function);
         }
-        result
+        let blocks = calls.blocks.into_iter();
+        blocks.fold(Ok(()), |result, block| result.and(lane.take(block)))
     }
 
     /// What happens to calls without returns: each vCPU is a thread.
@@ -311,10 +291,10 @@ impl UftraceWriter {
             return Ok(());
         };
         match event.kind {
-            EventKind::Lost(count) => lane.lost(event.time_ns, count),
+            EventKind::Lost(count) => lane.block().lost(event.time_ns, count),
             _ => lane.totals.unknown += 1,
         }
-        if lane.is_full() {
+        if lane.block().is_full() {
             return lane.flush();
         }
         Ok(())

@@ -77,6 +77,12 @@ pub const fn word_at(kind: Kind, depth: u32, value: u64) -> u64 {
     code | MAGIC << 3 | depth | value << (64 - VALUE_BITS)
 }
 
+/// The value in a packed word.
+#[must_use]
+pub(super) const fn value_of(word: u64) -> u64 {
+    word >> (64 - VALUE_BITS)
+}
+
 /// The same word of a record after which values of its call stand.
 #[must_use]
 pub(super) const fn with_values(word: u64) -> u64 {
@@ -100,7 +106,7 @@ impl Record {
         Some(Self {
             time,
             kind,
-            value: word >> (64 - VALUE_BITS),
+            value: value_of(word),
             depth: u32::try_from(word >> DEPTH_SHIFT & u64::from(MAX_DEPTH)).unwrap_or(MAX_DEPTH),
             has_values: word & HAS_VALUES != 0,
         })

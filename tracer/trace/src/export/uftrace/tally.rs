@@ -23,23 +23,34 @@ pub struct Tally {
     pub waited_ns: u64,
 }
 
-/// Which functions a trace has calls of.
+/// Which functions a trace has calls of: a bit for each.
 #[derive(Debug, Default)]
-pub(super) struct Called(Vec<bool>);
+pub(super) struct Called(Vec<u64>);
 
 impl Called {
-    pub fn note(&mut self, function: FunctionId) {
-        let index = function.index();
-        if index >= self.0.len() {
-            self.0.resize(index + 1, false);
+    /// Whether this is the first call of the function. Of all others nothing is stored: that would be what the next waits for.
+    #[inline]
+    pub fn note(&mut self, function: FunctionId) -> bool {
+        let (index, bit) = (function.index() / 64, 1 << (function.index() % 64));
+        if self.0.get(index).is_some_and(|bits| bits & bit != 0) {
+            return false;
         }
-        if let Some(called) = self.0.get_mut(index) {
-            *called = true;
+        self.add(index, bit);
+        true
+    }
+
+    #[cold]
+    fn add(&mut self, index: usize, bit: u64) {
+        if index >= self.0.len() {
+            self.0.resize(index + 1, 0);
+        }
+        if let Some(bits) = self.0.get_mut(index) {
+            *bits |= bit;
         }
     }
 
     fn count(&self) -> u64 {
-        self.0.iter().filter(|called| **called).count() as u64
+        self.0.iter().map(|bits| u64::from(bits.count_ones())).sum()
     }
 }
 

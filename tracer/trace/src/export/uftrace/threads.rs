@@ -14,9 +14,10 @@ use std::path::{Path, PathBuf};
 
 use terms::function::Function;
 
+use super::block::{BUFFER, Length, VALUES_BESIDE};
 use super::directory::append;
 use super::error::ExportError;
-use super::lane::{BUFFER, Budgeted, Lane, Length, Storage, VALUES_BESIDE};
+use super::lane::{Budgeted, Lane, Storage};
 use super::layout::{self, NAMES_FILE, Text};
 use super::record::{Kind, MAX_DEPTH, MAX_VALUE, Record};
 use crate::event::{End, Event, EventKind, Moment};
@@ -270,7 +271,7 @@ impl ThreadLanes {
         self.make_lanes(event.thread);
         if let Some(ThreadLane { lane, .. }) = self.lanes.get_mut(thread) {
             let side = side_word(event.vcpu, end);
-            self.waiting += lane.step(record, &values, is_inline, side);
+            self.waiting += lane.block().step(record, &values, is_inline, side);
             if lane.waiting() >= BUFFER {
                 self.flush_one(thread)?;
             }

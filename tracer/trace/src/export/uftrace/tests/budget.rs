@@ -113,11 +113,11 @@ fn what_is_cut_off_is_given_back() {
     let budget = Budget::of(70);
     let mut lane = Lane::new(Budgeted::new(disk, budget.clone()), "1000.dat".into());
     let word = word(Kind::Entry, 0x1000);
-    (0..2).for_each(|time| lane.entry(time, word));
+    (0..2).for_each(|time| lane.block().entry(time, word));
     lane.flush().unwrap();
     budget.take(7).unwrap_err();
     budget.take(6).unwrap();
-    lane.entry(2, word);
+    lane.block().entry(2, word);
     lane.flush().unwrap_err();
     lane.say_in_place();
     assert_eq!((lane.totals.entries, lane.totals.dropped), (1, 2));

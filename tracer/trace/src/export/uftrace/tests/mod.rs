@@ -7,7 +7,7 @@ mod many;
 use crate::testing::{event, functions, text_of};
 use terms::function::FunctionId;
 
-use super::record::Record;
+use super::record::{Kind, Record, truncated, word};
 use super::*;
 
 fn metadata(vcpus: u16) -> Metadata {
@@ -239,7 +239,7 @@ impl lane::Storage for Disk {
         std::io::Write::write_all(self, records)
     }
 
-    fn cut(&mut self, length: lane::Length) -> std::io::Result<()> {
+    fn cut(&mut self, length: block::Length) -> std::io::Result<()> {
         self.bytes
             .truncate(usize::try_from(length.records).unwrap());
         Ok(())
@@ -255,11 +255,11 @@ fn a_full_disk_loses_what_it_says_and_no_record_is_torn() {
     let mut lane = Lane::new(disk, "1000.dat".into());
     let word = word(Kind::Entry, 0x1000);
     for time in 0..2 {
-        lane.entry(time, word);
+        lane.block().entry(time, word);
     }
     lane.flush().unwrap();
     for time in 2..5 {
-        lane.entry(time, word);
+        lane.block().entry(time, word);
     }
     let error = lane.flush().unwrap_err();
     assert!(
@@ -270,12 +270,12 @@ fn a_full_disk_loses_what_it_says_and_no_record_is_torn() {
         error.to_string().contains("3 events are missing"),
         "{error}"
     );
-    lane.entry(5, word);
-    lane.lost(5, 10);
+    lane.block().entry(5, word);
+    lane.block().lost(5, 10);
     lane.flush().unwrap_err();
     assert_eq!(lane.storage().bytes.len() % 16, 0);
     lane.storage().room = 1000;
-    lane.entry(6, word);
+    lane.block().entry(6, word);
     lane.flush().unwrap();
     let (chunks, rest) = lane.storage().bytes.as_chunks::<16>();
     assert!(rest.is_empty());
@@ -316,20 +316,20 @@ fn a_disk_that_stays_full_says_the_loss_in_place_of_the_last_event() {
         (bytes.len() / 16, last.time, last.kind, last.value)
     };
     for time in 0..2 {
-        lane.entry(time, word);
+        lane.block().entry(time, word);
     }
     lane.flush().unwrap();
     lane.say_in_place();
     assert_eq!(last(&mut lane).0, 4, "nothing is missing");
-    lane.entry(2, word);
-    lane.lost(3, 10);
+    lane.block().entry(2, word);
+    lane.block().lost(3, 10);
     lane.flush().unwrap_err();
     lane.say_in_place();
     // The second entry gave its place: itself, the third, and the ten that the ring had lost.
     assert_eq!(last(&mut lane), (3, 1, Kind::Lost, 12));
     assert_eq!((lane.totals.entries, lane.totals.dropped), (1, 2));
     lane.storage().room = 48;
-    lane.entry(4, word);
+    lane.block().entry(4, word);
     lane.flush().unwrap_err();
     lane.say_in_place();
     assert_eq!(last(&mut lane), (3, 1, Kind::Lost, 13));
@@ -539,7 +539,7 @@ impl lane::Storage for Both {
         Ok(())
     }
 
-    fn cut(&mut self, length: lane::Length) -> std::io::Result<()> {
+    fn cut(&mut self, length: block::Length) -> std::io::Result<()> {
         let [records, beside] =
             [length.records, length.beside].map(|length| usize::try_from(length).unwrap());
         self.records.truncate(records);
@@ -562,12 +562,12 @@ fn values_beside_a_record_go_with_it() {
         depth: 0,
         has_values: false,
     };
-    assert_eq!(lane.step(entry(1), &[7; 8], false, 3), 16);
-    assert_eq!(lane.step(entry(2), &[8; 8], true, 4), 24);
+    assert_eq!(lane.block().step(entry(1), &[7; 8], false, 3), 16);
+    assert_eq!(lane.block().step(entry(2), &[8; 8], true, 4), 24);
     lane.flush().unwrap();
     let side = [&[3, 0x80][..], &[7; 8], &[4, 0]].concat();
     assert_eq!(lane.storage().beside, side);
-    lane.step(entry(3), &[9; 8], false, 5);
+    lane.block().step(entry(3), &[9; 8], false, 5);
     lane.flush().unwrap_err();
     assert_eq!(lane.storage().beside, side);
     // The last one gives its place: itself, and the one that found no room.
@@ -578,10 +578,10 @@ fn values_beside_a_record_go_with_it() {
     assert_eq!((last.time, last.kind, last.value), (2, Kind::Lost, 2));
     // A loss has no values, and what stands beside it says so.
     lane.storage().room = 0;
-    lane.step(entry(4), &[9; 8], false, 5);
+    lane.block().step(entry(4), &[9; 8], false, 5);
     lane.flush().unwrap_err();
     lane.storage().room = 100;
-    lane.step(entry(5), &[9; 8], false, 6);
+    lane.block().step(entry(5), &[9; 8], false, 6);
     lane.flush().unwrap();
     let more = [&[6, 0][..], &[6, 0x80], &[9; 8]].concat();
     assert_eq!(lane.storage().beside, [side, more].concat());
