@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 use image::testing::nop_image;
 use terms::function::FunctionId;
 
-use super::backlog::Backlog;
+use super::backlog::{Backlog, Batch, Records};
 use super::drain::Drain;
+use super::form::Encoding;
 use super::looks::RingClock;
 use super::rings::SharedRings;
 use super::*;
@@ -29,11 +30,12 @@ use crate::record::Format as RecordFormat;
 use crate::ring::geometry::Geometry;
 use crate::ring::reader::Mode;
 use crate::session::SessionMemory;
-use trace::export::uftrace::Metadata;
+use trace::doubt::TimeDoubts;
+use trace::export::uftrace::{CallCoder, Metadata};
 use trace::host::{HostStep, HostThread};
 use trace::live::{Happening, Tail, tail};
 use trace::report::{Format, print};
-use trace::stream::{Stream, WAITING_MAX};
+use trace::stream::{Origin, Stream, WAITING_MAX};
 
 const FUNCTIONS: u64 = 4;
 const CALLS: u64 = 100;
@@ -330,6 +332,51 @@ fn who_listens_to_what_is_written_hears_all_of_it_from_then_on() {
     let written = polled.finish().unwrap().unwrap();
     assert_eq!(written.tally().calls, 2 * CALLS + 6);
     assert_eq!(heard(&last), (called(1), Some(0)));
+}
+
+/// What waits for another ring while somebody listens is written before what comes after, when nobody does.
+#[test]
+fn what_was_heard_and_waits_comes_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let directory = folder.path().join("trace");
+    let image = Arc::new(nop_image(FUNCTIONS));
+    let metadata = Metadata {
+        vcpus: 2,
+        ..Metadata::default()
+    };
+    let stream = Stream::of_functions(2, WAITING_MAX);
+    let mut output = Output::create(&directory, false, &image, metadata, stream).unwrap();
+    let Some(Encoding::DataFile(entries)) = output.encodes() else {
+        panic!("it has entries only");
+    };
+    let mut coder = CallCoder::new(entries);
+    let mut backlog = Backlog::default();
+    let (tail, listener) = tail(|| ());
+    backlog.news.listeners.push(listener);
+    for time_ns in [10, 20, 30] {
+        coder.calls(&[time_ns], &[FunctionId(0)]);
+        backlog.push(Batch {
+            origin: Origin::Calls(0),
+            records: Records::DataFile(coder.take()),
+            looked_ns: None,
+            until_ns: time_ns,
+        });
+        output.take(&mut backlog);
+    }
+    assert_eq!(heard(&tail).0, called(0), "it waits for the other ring");
+    drop(tail);
+    coder.calls(&[40], &[FunctionId(0)]);
+    backlog.push(Batch {
+        origin: Origin::Calls(0),
+        records: Records::DataFile(coder.take()),
+        looked_ns: None,
+        until_ns: 40,
+    });
+    output.take(&mut backlog);
+    output.finish(&TimeDoubts::default()).unwrap();
+    let file = std::fs::read(directory.join("1000.dat")).unwrap();
+    let times = file.chunks(32).map(|pair| pair[0]);
+    assert_eq!(times.collect::<Vec<_>>(), [10, 20, 30, 40]);
 }
 
 /// What is heard waits for other rings, and comes to the files another way: in the same order.

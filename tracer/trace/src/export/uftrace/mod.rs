@@ -277,8 +277,12 @@ impl UftraceWriter {
         for function in calls.called {
             self.called.note(function);
         }
-        let blocks = calls.blocks.into_iter();
-        blocks.fold(Ok(()), |result, block| result.and(lane.take(block)))
+        let mut result = Ok(());
+        for block in calls.blocks {
+            // It is taken whether or not one before it failed.
+            result = result.and(lane.take(block));
+        }
+        result
     }
 
     /// What happens to calls without returns: each vCPU is a thread.

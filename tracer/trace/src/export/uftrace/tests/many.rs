@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 
-use super::block::{Call, Calls};
+use super::block::{BUFFER, Call, Calls};
 use super::*;
 use crate::event::{Record, RecordKind, Sink};
 use crate::export::budget::Budget;
@@ -274,4 +274,53 @@ fn a_coder_knows_functions_that_come_and_says_once_which_are_called() {
     assert_eq!(coded.blocks[0].counts.unknown, 1);
     assert_eq!(coded.records(), 0);
     assert!(coder.take().blocks.is_empty());
+}
+
+#[test]
+fn a_coder_makes_blocks_as_large_as_what_is_written_at_once() {
+    let mut coder = CallCoder::new(Entries::of(&functions(1)));
+    let count = 3 * BUFFER / 32;
+    coder.calls(&[7], &[FunctionId(0)]);
+    coder.calls(&vec![7; count], &vec![FunctionId(0); count]);
+    let coded = coder.take();
+    assert_eq!(coded.records(), count + 1);
+    let lengths = coded.blocks.iter().map(|block| block.records.len());
+    let lengths: Vec<_> = lengths.collect();
+    let (last, full) = lengths.split_last().unwrap();
+    let is_full = |length: &usize| (BUFFER - 64..=BUFFER).contains(length);
+    assert!(full.iter().all(is_full) && *last <= BUFFER, "{lengths:?}");
+}
+
+/// What is not in the file is said in place of its last event: that of the last block.
+#[test]
+fn of_two_blocks_the_last_event_gives_its_place() {
+    let made = [false, true].map(|is_coded| {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().join("trace");
+        let functions = functions(FUNCTIONS.into());
+        let text = text_of(&functions);
+        let mut writer = UftraceWriter::create(&directory, text, metadata(1), false).unwrap();
+        Store::set_budget(&mut writer, &Budget::of(5 * 32));
+        let mut coder = CallCoder::new(Store::entries(&writer).unwrap().clone());
+        for times in [1..3, 3..6, 6..9] {
+            if times.start == 6 {
+                // The rest has no room.
+                writer.flush().unwrap();
+            }
+            for time_ns in times {
+                match is_coded {
+                    true => coder.calls(&[time_ns], &[FunctionId(1)]),
+                    false => Sink::event(&mut writer, entry(time_ns, 0, 1)),
+                }
+            }
+            writer.coded(0, coder.take());
+        }
+        writer.close().unwrap_err();
+        let totals = writer.side.totals.clone();
+        (records(&directory.join("1000.dat")), totals)
+    });
+    assert_eq!(made[0], made[1]);
+    let (records, totals) = &made[0];
+    assert_eq!(records.len(), 4 * 2 + 1);
+    assert_eq!((totals[0].entries, totals[0].dropped), (4, 4));
 }
