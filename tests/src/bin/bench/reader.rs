@@ -91,7 +91,7 @@ pub fn rows(place: &Path) -> Result<Vec<Row>, Failed> {
                 format!("two full rings of {what} into a trace directory, by two threads"),
                 UNIT,
                 &two_into_directory.rates,
-                Target::None,
+                Target::AtLeast(60.0),
             ),
             Row::median(
                 format!("two full rings of {what} into a compact trace, by two threads"),

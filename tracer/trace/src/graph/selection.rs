@@ -138,11 +138,15 @@ impl Selection {
     }
 
     /// The next step of a thread; passes on what is to be shown.
+    #[inline]
     pub fn call(&mut self, event: Event, sink: &mut impl Sink) {
-        if self.is_everything {
-            sink.event(event);
-            return;
+        match self.is_everything {
+            true => sink.event(event),
+            false => self.choose(event, sink),
         }
+    }
+
+    fn choose(&mut self, event: Event, sink: &mut impl Sink) {
         self.last_ns = self.last_ns.max(event.time_ns);
         match event.kind {
             EventKind::Entry(function) => self.enter(event, function, sink),

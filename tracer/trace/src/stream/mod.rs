@@ -86,6 +86,7 @@ struct Selected<'a, S> {
 }
 
 impl<S: Sink> Sink for Selected<'_, S> {
+    #[inline]
     fn event(&mut self, event: Event) {
         self.selection.call(event, self.sink);
     }

@@ -204,7 +204,7 @@ impl UftraceWriter {
         match event.kind {
             EventKind::Entry(_) | EventKind::Exit { .. } | EventKind::Lost(_) => {
                 match self.threads.is_some() {
-                    true => self.append_step(event),
+                    true => self.append_step(&event),
                     false => self.append_alone(&event),
                 }
             }
@@ -305,7 +305,7 @@ impl UftraceWriter {
     }
 
     /// A step of a thread.
-    fn append_step(&mut self, event: Event) -> Result<(), ExportError> {
+    fn append_step(&mut self, event: &Event) -> Result<(), ExportError> {
         let vcpu = usize::from(event.vcpu);
         while self.seen.len() <= vcpu {
             let number = u16::try_from(self.seen.len()).unwrap_or(u16::MAX);

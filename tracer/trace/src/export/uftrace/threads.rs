@@ -20,7 +20,7 @@ use super::error::ExportError;
 use super::lane::{Budgeted, Lane, Storage};
 use super::layout::{self, NAMES_FILE, Text};
 use super::record::{Kind, MAX_DEPTH, MAX_VALUE, Record};
-use crate::event::{End, Event, EventKind, Moment};
+use crate::event::{End, Event, EventKind, Moment, Values};
 use crate::export::budget::Budget;
 use crate::export::call_formats::CallFormats;
 
@@ -231,7 +231,7 @@ impl ThreadLanes {
     }
 
     /// Takes one step of a thread; whether its function is known.
-    pub fn append(&mut self, event: Event) -> Result<bool, ExportError> {
+    pub fn append(&mut self, event: &Event) -> Result<bool, ExportError> {
         let (kind, value, end) = match event.kind {
             EventKind::Entry(function) => {
                 (Kind::Entry, self.address(function.index()), End::Returned)
@@ -251,15 +251,6 @@ impl ThreadLanes {
         let Some(value) = value else {
             return Ok(false);
         };
-        let moment = match event.kind {
-            EventKind::Entry(_) => Moment::Entry,
-            _ => Moment::Exit,
-        };
-        let formats = &self.description.values;
-        let values = event.values.as_deref();
-        let values = values.and_then(|values| formats.encode(value, moment, values));
-        let values = values.unwrap_or_default();
-        let is_inline = !formats.is_beside(value, moment);
         let record = Record {
             time: event.time_ns,
             kind,
@@ -267,8 +258,14 @@ impl ThreadLanes {
             depth: event.depth.min(MAX_DEPTH),
             has_values: false,
         };
+        let (values, is_inline) = match &event.values {
+            None => (Vec::new(), true),
+            Some(values) => self.encode(record, values),
+        };
         let thread = event.thread as usize;
-        self.make_lanes(event.thread);
+        if thread >= self.lanes.len() {
+            self.make_lanes(event.thread);
+        }
         if let Some(ThreadLane { lane, .. }) = self.lanes.get_mut(thread) {
             let side = side_word(event.vcpu, end);
             self.waiting += lane.block().step(record, &values, is_inline, side);
@@ -280,6 +277,18 @@ impl ThreadLanes {
             self.flush()?;
         }
         Ok(true)
+    }
+
+    /// The values of a record's call, as its file or the one beside it takes them, and whether it is the first.
+    fn encode(&self, record: Record, values: &Values) -> (Vec<u8>, bool) {
+        let moment = match record.kind {
+            Kind::Entry => Moment::Entry,
+            Kind::Exit | Kind::Lost | Kind::Event => Moment::Exit,
+        };
+        let formats = &self.description.values;
+        let encoded = formats.encode(record.value, moment, values);
+        let is_beside = formats.is_beside(record.value, moment);
+        (encoded.unwrap_or_default(), !is_beside)
     }
 
     fn make_lanes(&mut self, up_to: u32) {
