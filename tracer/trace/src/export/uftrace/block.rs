@@ -3,7 +3,7 @@
 
 use terms::function::FunctionId;
 
-use super::call_coder::Entries;
+use super::entries::Entries;
 use super::record::{Kind, MAX_VALUE, RECORD_LENGTH, Record, packed, truncated, with_values, word};
 
 /// Bytes gathered before a write.

@@ -1,72 +1,13 @@
 //! Calls without returns as a directory holds them, made by whoever reads them from a ring: several can do that at a time,
 //! and who writes the files does nothing else.
 
-use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
-
-use terms::function::{Function, FunctionId};
+use terms::function::FunctionId;
 
 use super::block::{Block, Call};
-use super::record::{Kind, canonical, truncated, value_of, word};
+use super::entries::Entries;
+use super::record::canonical;
 use super::tally::Called;
 use crate::event::{Record, RecordKind};
-
-/// The packed word of each function's entry record, by number: one table for all who use it.
-#[derive(Debug, Clone, Default)]
-pub struct Entries(Arc<Table>);
-
-#[derive(Debug, Default)]
-struct Table {
-    entries: Vec<u64>,
-    /// Which function has which address, of which these are the low bits: where somebody asks.
-    functions: OnceLock<HashMap<u64, FunctionId>>,
-}
-
-impl Entries {
-    /// Of these functions.
-    #[must_use]
-    pub fn of(functions: &[Function]) -> Self {
-        let entry = |function: &Function| word(Kind::Entry, truncated(function.address.0));
-        Self(Arc::new(Table {
-            entries: functions.iter().map(entry).collect(),
-            functions: OnceLock::new(),
-        }))
-    }
-
-    /// None of a function that there is not.
-    #[inline]
-    pub(super) fn of_function(&self, function: FunctionId) -> Option<u64> {
-        self.0.entries.get(function.index()).copied()
-    }
-
-    /// Whether there is this function.
-    #[inline]
-    pub(super) fn has(&self, function: FunctionId) -> bool {
-        function.index() < self.0.entries.len()
-    }
-
-    /// Those of the first of these functions that there are. Returns how many these are.
-    pub(super) fn of_functions(&self, functions: &[FunctionId], column: &mut [u64]) -> usize {
-        let entries = &self.0.entries;
-        let places = column.iter_mut().zip(functions);
-        let of_each = places.map_while(|(place, function)| {
-            *place = *entries.get(function.index())?;
-            Some(())
-        });
-        of_each.count()
-    }
-
-    /// The function at an address, of which these are the low bits.
-    fn function(&self, address: u64) -> Option<FunctionId> {
-        let functions = self.0.functions.get_or_init(|| {
-            let functions = (0..).map(FunctionId).zip(&self.0.entries);
-            functions
-                .map(|(id, entry)| (value_of(*entry), id))
-                .collect()
-        });
-        functions.get(&address).copied()
-    }
-}
 
 /// What one ring brought in one round, as records of a data file.
 #[derive(Debug, Default)]
