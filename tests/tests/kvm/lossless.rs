@@ -81,6 +81,7 @@ fn every_return_is_recorded_of_two_vcpus() {
     everything_is_recorded("graph", 2);
 }
 
+/// Each of both stands until somebody waits for it: the one with the ring that is full first, then the other one.
 #[test]
 fn two_sessions_on_the_same_functions_lose_nothing_both() {
     let rest = format!("iterations={} threads=4 tick=100", scaled(5_000));
@@ -88,22 +89,37 @@ fn two_sessions_on_the_same_functions_lose_nothing_both() {
     let mut running = guest.output().start();
     running.wait_for("workload spin");
     let mut client = running.client();
-    let options = json!({"mode": "lossless", "ring_size": 128, "output": running.path("other")});
+    // A call takes one place of the one ring, and two of the other: that has four times as many.
+    let options = json!({"mode": "lossless", "ring_size": 256, "output": running.path("other")});
     client.call(
         "session.create",
         json!({"name": "other", "tracer": "graph", "options": options}),
     );
+    let disks = ["trace", "other"].map(|output| {
+        let side = running.path(output).join("exotrace.json.new");
+        FullDisk::at(side)
+    });
     client.call("start", json!({"notrace": ["spin_*"]}));
     client.call("start", json!({"session": "other", "notrace": ["spin_*"]}));
+    client.wait_until("both readers stand", |_| {
+        disks.iter().all(FullDisk::has_a_writer)
+    });
     running.type_text("q");
+    let mut readers = Vec::new();
+    for (name, disk) in ["default", "other"].into_iter().zip(disks) {
+        client.wait_until("somebody waits", |status| waiting(status, name) > 0);
+        readers.push(disk.let_go());
+    }
     let (ended, trace) = running.end();
     let printed = without_gate(ended.good().printed());
+    for reader in readers {
+        reader.join().unwrap();
+    }
     assert_exact(&trace, &printed);
-    let waited = waits(&trace);
+    assert!(waits(&trace) > 0);
     let other = trace.named("other");
     assert_graph_exact(&other, &printed.called());
-    // Who waits for the one leaves the reader of the other one time.
-    assert!(waited + waits(&other) > 0, "nobody has waited");
+    assert!(waits(&other) > 0);
 }
 
 /// Text that comes and goes, pauses, dumps and switches while vCPUs wait all the time.
@@ -280,12 +296,14 @@ fn a_wait_ends_when_nothing_is_to_be_recorded_any_more() {
     let mut running = Guest::spinning(&["--patch-method", "quiesce"]);
     let (mut client, disk) = stuck(&mut running);
     let stuck = json!({"session": "stuck"});
-    // Who waits goes into the guest now and then, and waits again.
-    let state = |status: &Value| status["vcpus"][0]["state"] == "waiting";
-    client.wait_until("the status says so", state);
+    // Who is counted as waiting is still on its way out of the guest.
+    client.wait_until("each shows it", |status| {
+        let vcpus = status["vcpus"].as_array().unwrap();
+        vcpus.iter().all(|vcpu| vcpu["state"] == "waiting")
+    });
     client.call("pause", Value::Null);
     client.call("resume", Value::Null);
-    client.wait_until("all wait still", |status| waiting(status, "stuck") == 2);
+    assert_eq!(waiting(&client.status(), "stuck"), 2);
     client.call("tracing-off", stuck.clone());
     client.wait_until("nobody waits", |status| waiting(status, "stuck") == 0);
     client.call("tracing-on", stuck.clone());
