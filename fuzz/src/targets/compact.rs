@@ -10,6 +10,7 @@ use trace::event::{SlotStep, Step};
 use trace::export::compact::{Coder, CompactWriter, STORE_FILE};
 use trace::export::uftrace::layout::Text;
 use trace::export::uftrace::{GRAPH, Metadata};
+use trace::form::Form;
 use trace::report::{Format, print};
 use trace::stream::{Origin, StreamOptions};
 

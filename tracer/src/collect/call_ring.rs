@@ -10,11 +10,12 @@ use crate::ring::reader::{Patience, Progress};
 use crate::stub::mirror::stacks::Stacks;
 use trace::event::{Record, RecordKind};
 use trace::export::uftrace::Entries;
+use trace::form::Form;
 use trace::stream::Origin;
 
 use super::backlog::{Backlog, Batch, Records};
 use super::call_sink::CallSink;
-use super::form::{Encoder, Encoding, Form};
+use super::encoder::{Encoder, Encoding};
 use super::looks::{RingClock, lock};
 use super::rings::SharedRings;
 use super::rooms::Rooms;

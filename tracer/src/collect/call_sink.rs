@@ -8,8 +8,8 @@ use crate::ring::reader::{Delivered, Sink};
 use crate::ring::run::{BATCH, BesideAll, Run};
 use crate::stub::mirror::stacks::Stacks;
 use trace::event::{Record, RecordKind, SlotStep};
+use trace::form::Form;
 
-use super::form::Form;
 use super::looks::lock;
 use super::rings::SharedRings;
 
@@ -35,7 +35,7 @@ fn whole(slot: u64, rings: &SharedRings, stacks: &mut Stacks) -> u64 {
 impl<F: Form> CallSink<'_, F> {
     fn push(&mut self, ticks: u64, kind: RecordKind) {
         let time_ns = self.clock.nanoseconds(ticks);
-        self.to.record(Record { time_ns, kind });
+        self.to.record(&Record { time_ns, kind });
     }
 }
 

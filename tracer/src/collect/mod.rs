@@ -10,8 +10,8 @@ pub(crate) mod counters;
 pub(crate) mod drain;
 #[cfg(feature = "internals")]
 pub mod drain;
+mod encoder;
 pub(crate) mod event_drain;
-mod form;
 mod hands;
 mod host_drain;
 #[cfg(not(feature = "internals"))]

@@ -21,7 +21,7 @@ use trace::live::{Heard, Live};
 use trace::stream::{Origin, Stream, StreamOptions};
 
 use super::backlog::{Backlog, Batch, Records};
-use super::form::Encoding;
+use super::encoder::Encoding;
 use super::recording::Recording;
 use super::rooms::Rooms;
 use super::thread_names::ThreadNames;

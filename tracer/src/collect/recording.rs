@@ -14,6 +14,7 @@ use trace::export::compact::{Coder, CompactWriter, Kept};
 use trace::export::store::News;
 use trace::export::uftrace::layout::Text;
 use trace::export::uftrace::{ExportError, Metadata};
+use trace::form::Form;
 use trace::graph::Death;
 use trace::stream::StreamOptions;
 

@@ -9,6 +9,7 @@ pub mod convert;
 pub mod doubt;
 pub mod event;
 pub mod export;
+pub mod form;
 pub mod glob;
 pub mod graph;
 pub mod host;

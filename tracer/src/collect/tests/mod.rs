@@ -18,7 +18,7 @@ use terms::function::FunctionId;
 
 use super::backlog::{Backlog, Batch, Records};
 use super::drain::Drain;
-use super::form::Encoding;
+use super::encoder::Encoding;
 use super::looks::RingClock;
 use super::rings::SharedRings;
 use super::*;
@@ -32,6 +32,7 @@ use crate::ring::reader::Mode;
 use crate::session::SessionMemory;
 use trace::doubt::TimeDoubts;
 use trace::export::uftrace::{CallCoder, Metadata};
+use trace::form::Form;
 use trace::host::{HostStep, HostThread};
 use trace::live::{Happening, Tail, tail};
 use trace::report::{Format, print};

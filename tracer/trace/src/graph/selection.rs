@@ -138,15 +138,11 @@ impl Selection {
     }
 
     /// The next step of a thread; passes on what is to be shown.
-    #[inline]
     pub fn call(&mut self, event: Event, sink: &mut impl Sink) {
-        match self.is_everything {
-            true => sink.event(event),
-            false => self.choose(event, sink),
+        if self.is_everything {
+            sink.event(event);
+            return;
         }
-    }
-
-    fn choose(&mut self, event: Event, sink: &mut impl Sink) {
         self.last_ns = self.last_ns.max(event.time_ns);
         match event.kind {
             EventKind::Entry(function) => self.enter(event, function, sink),

@@ -86,7 +86,6 @@ struct Selected<'a, S> {
 }
 
 impl<S: Sink> Sink for Selected<'_, S> {
-    #[inline]
     fn event(&mut self, event: Event) {
         self.selection.call(event, self.sink);
     }

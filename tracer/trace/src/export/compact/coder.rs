@@ -20,6 +20,7 @@ use terms::function::FunctionId;
 use super::part::Part;
 use super::rows::{self, CALLED, CALLS, GRAPH, GROUP};
 use crate::event::{Record, RecordKind, SlotStep};
+use crate::form::Form;
 
 /// A part is closed when it has so many bytes: parts are what can be lost of a file that is cut.
 const PART: usize = 256 << 10;
@@ -93,59 +94,6 @@ impl Coder {
         self.say_lost();
         self.close();
         std::mem::take(&mut self.done)
-    }
-
-    /// Calls without returns, each not earlier than the one before.
-    pub fn calls(&mut self, times: &[u64], functions: &[FunctionId]) {
-        self.say_lost();
-        for (times, functions) in times.chunks(GROUP).zip(functions.chunks(GROUP)) {
-            self.group(times, functions, Beside::Nothing);
-        }
-    }
-
-    /// The same, with where they return to.
-    pub fn called(&mut self, times: &[u64], functions: &[FunctionId], callers: &[u64]) {
-        self.say_lost();
-        let groups = times.chunks(GROUP).zip(functions.chunks(GROUP));
-        for ((times, functions), callers) in groups.zip(callers.chunks(GROUP)) {
-            self.group(times, functions, Beside::Callers(callers));
-        }
-    }
-
-    /// Steps of a graph.
-    pub fn steps(&mut self, times: &[u64], functions: &[FunctionId], steps: &[SlotStep]) {
-        self.say_lost();
-        let groups = times.chunks(GROUP).zip(functions.chunks(GROUP));
-        for ((times, functions), steps) in groups.zip(steps.chunks(GROUP)) {
-            self.group(times, functions, Beside::Steps(steps));
-        }
-    }
-
-    /// So many are missing; what is missing at once is one loss.
-    pub fn lost(&mut self, time_ns: u64, count: u64) {
-        let (time_ns, before) = self.lost.unwrap_or((time_ns, 0));
-        self.lost = Some((time_ns, before.saturating_add(count)));
-    }
-
-    /// Any record.
-    pub fn record(&mut self, record: &Record) {
-        let times = [record.time_ns];
-        match &record.kind {
-            RecordKind::Entry(function) => self.calls(&times, &[*function]),
-            RecordKind::Called { function, caller } => {
-                self.called(&times, &[*function], &[*caller]);
-            }
-            RecordKind::Graph {
-                function,
-                step,
-                slot,
-            } => self.steps(&times, &[*function], &[SlotStep::new(*slot, *step as u64)]),
-            RecordKind::Lost(count) => self.lost(record.time_ns, *count),
-            _ => {
-                self.say_lost();
-                self.row(record);
-            }
-        }
     }
 
     fn say_lost(&mut self) {
@@ -245,6 +193,42 @@ impl Coder {
                 }
             }
         }
+    }
+}
+
+/// Of calls each is not earlier than the one before.
+impl Form for Coder {
+    fn calls(&mut self, times: &[u64], functions: &[FunctionId]) {
+        self.say_lost();
+        for (times, functions) in times.chunks(GROUP).zip(functions.chunks(GROUP)) {
+            self.group(times, functions, Beside::Nothing);
+        }
+    }
+
+    fn called(&mut self, times: &[u64], functions: &[FunctionId], callers: &[u64]) {
+        self.say_lost();
+        let groups = times.chunks(GROUP).zip(functions.chunks(GROUP));
+        for ((times, functions), callers) in groups.zip(callers.chunks(GROUP)) {
+            self.group(times, functions, Beside::Callers(callers));
+        }
+    }
+
+    fn steps(&mut self, times: &[u64], functions: &[FunctionId], steps: &[SlotStep]) {
+        self.say_lost();
+        let groups = times.chunks(GROUP).zip(functions.chunks(GROUP));
+        for ((times, functions), steps) in groups.zip(steps.chunks(GROUP)) {
+            self.group(times, functions, Beside::Steps(steps));
+        }
+    }
+
+    fn lost(&mut self, time_ns: u64, count: u64) {
+        let (time_ns, before) = self.lost.unwrap_or((time_ns, 0));
+        self.lost = Some((time_ns, before.saturating_add(count)));
+    }
+
+    fn other(&mut self, record: &Record) {
+        self.say_lost();
+        self.row(record);
     }
 }
 

@@ -27,6 +27,7 @@ use crate::export::probes::ProbeNote;
 use crate::export::store::News;
 use crate::export::uftrace::layout::Text;
 use crate::export::uftrace::{DirectoryLock, ExportError, Metadata, prepare};
+use crate::form::Form;
 use crate::graph::Death;
 use crate::stream::{Origin, StreamOptions};
 

@@ -228,8 +228,8 @@ impl Block {
     }
 
     /// The events of a vCPU that are in it.
-    pub fn events(&self) -> Calls<'_> {
-        Calls(&self.records)
+    pub fn events(&self) -> Events<'_> {
+        Events(&self.records)
     }
 
     /// Begins an event, and says what its time is among the others.
@@ -256,9 +256,9 @@ pub(super) enum Call {
 
 /// The events of a vCPU that a block holds, in their order, with their times.
 #[derive(Debug)]
-pub(super) struct Calls<'a>(&'a [u8]);
+pub(super) struct Events<'a>(&'a [u8]);
 
-impl<'a> Calls<'a> {
+impl<'a> Events<'a> {
     /// Those of a file.
     #[cfg(test)]
     pub const fn of(file: &'a [u8]) -> Self {
@@ -266,7 +266,7 @@ impl<'a> Calls<'a> {
     }
 }
 
-impl Iterator for Calls<'_> {
+impl Iterator for Events<'_> {
     type Item = (u64, Call);
 
     fn next(&mut self) -> Option<Self::Item> {

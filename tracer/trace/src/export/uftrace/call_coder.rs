@@ -7,7 +7,8 @@ use super::block::{Block, Call};
 use super::entries::Entries;
 use super::record::canonical;
 use super::tally::Called;
-use crate::event::{Record, RecordKind};
+use crate::event::{Record, RecordKind, SlotStep};
+use crate::form::Form;
 
 /// What one ring brought in one round, as records of a data file.
 #[derive(Debug, Default)]
@@ -95,58 +96,6 @@ impl CallCoder {
         }
     }
 
-    /// Calls of which nothing more is known.
-    pub fn calls(&mut self, mut times: &[u64], mut functions: &[FunctionId]) {
-        self.say_lost();
-        while !times.is_empty() {
-            let taken = self.block.calls(&self.entries, times, functions);
-            let (done, later) = functions.split_at(taken.min(functions.len()));
-            let known = done.iter().filter(|function| self.entries.has(**function));
-            let first_calls = known.filter(|function| self.called.note(**function));
-            self.done.called.extend(first_calls);
-            (times, functions) = (times.get(taken..).unwrap_or_default(), later);
-            self.close_full();
-        }
-    }
-
-    /// The same, with where they return to, where that is known (0 where not).
-    pub fn called(&mut self, times: &[u64], functions: &[FunctionId], callers: &[u64]) {
-        self.say_lost();
-        for ((time, function), caller) in times.iter().zip(functions).zip(callers) {
-            let Some(entry) = self.entries.of_function(*function) else {
-                self.block.counts.unknown += 1;
-                continue;
-            };
-            match caller {
-                0 => self.block.entry(*time, entry),
-                caller => self.block.entry_from(*time, entry, *caller),
-            }
-            if self.called.note(*function) {
-                self.done.called.push(*function);
-            }
-            self.close_full();
-        }
-    }
-
-    /// So many are missing; what is missing at once is one loss, and none is nothing.
-    pub fn lost(&mut self, time_ns: u64, count: u64) {
-        let (time_ns, before) = self.lost.unwrap_or((time_ns, 0));
-        self.lost = Some((time_ns, before.saturating_add(count)));
-    }
-
-    /// Any record of a ring of calls without returns; others are counted as of no function.
-    pub fn record(&mut self, record: &Record) {
-        let times = [record.time_ns];
-        match &record.kind {
-            RecordKind::Entry(function) => self.calls(&times, &[*function]),
-            RecordKind::Called { function, caller } => {
-                self.called(&times, &[*function], &[*caller]);
-            }
-            RecordKind::Lost(count) => self.lost(record.time_ns, *count),
-            _ => self.block.counts.unknown += 1,
-        }
-    }
-
     fn say_lost(&mut self) {
         if let Some((time_ns, count)) = self.lost.take().filter(|(_, count)| *count > 0) {
             self.block.lost(time_ns, count);
@@ -173,5 +122,52 @@ impl CallCoder {
         };
         let block = std::mem::replace(&mut self.block, next);
         self.done.blocks.push(block);
+    }
+}
+
+/// None is nothing: such a loss is not said. A record of no call without a return is counted as one of no function.
+impl Form for CallCoder {
+    fn calls(&mut self, mut times: &[u64], mut functions: &[FunctionId]) {
+        self.say_lost();
+        while !times.is_empty() {
+            let taken = self.block.calls(&self.entries, times, functions);
+            let (done, later) = functions.split_at(taken.min(functions.len()));
+            let known = done.iter().filter(|function| self.entries.has(**function));
+            let first_calls = known.filter(|function| self.called.note(**function));
+            self.done.called.extend(first_calls);
+            (times, functions) = (times.get(taken..).unwrap_or_default(), later);
+            self.close_full();
+        }
+    }
+
+    fn called(&mut self, times: &[u64], functions: &[FunctionId], callers: &[u64]) {
+        self.say_lost();
+        for ((time, function), caller) in times.iter().zip(functions).zip(callers) {
+            let Some(entry) = self.entries.of_function(*function) else {
+                self.block.counts.unknown += 1;
+                continue;
+            };
+            match caller {
+                0 => self.block.entry(*time, entry),
+                caller => self.block.entry_from(*time, entry, *caller),
+            }
+            if self.called.note(*function) {
+                self.done.called.push(*function);
+            }
+            self.close_full();
+        }
+    }
+
+    fn steps(&mut self, times: &[u64], _functions: &[FunctionId], _steps: &[SlotStep]) {
+        self.block.counts.unknown += times.len() as u64;
+    }
+
+    fn lost(&mut self, time_ns: u64, count: u64) {
+        let (time_ns, before) = self.lost.unwrap_or((time_ns, 0));
+        self.lost = Some((time_ns, before.saturating_add(count)));
+    }
+
+    fn other(&mut self, _record: &Record) {
+        self.block.counts.unknown += 1;
     }
 }

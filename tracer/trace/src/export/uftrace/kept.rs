@@ -13,9 +13,6 @@ impl Sink for UftraceWriter {
             EventKind::Entry(function) if self.has_entries_only() => {
                 self.append_entry(event.vcpu, event.time_ns, function, event.caller())
             }
-            EventKind::Entry(_) | EventKind::Exit { .. } if self.threads.is_some() => {
-                self.append_step(&event)
-            }
             _ => self.append(event),
         };
         if let Err(error) = outcome {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::export::budget::Budget;
+use crate::form::Form;
 
 const ROUNDS: u64 = 500;
 

@@ -22,6 +22,7 @@ use crate::export::call_formats::CallFormats;
 use crate::export::store::{Ending, News, Store};
 use crate::export::uftrace::layout::NAMES_FILE;
 use crate::export::uftrace::{AnomalyNote, GRAPH, Metadata, UftraceWriter};
+use crate::form::Form;
 use crate::graph::Death;
 use crate::graph::rules::Rules;
 use crate::host::{ExitReason, HostStep, HostThread};

@@ -3,11 +3,12 @@
 
 use proptest::prelude::*;
 
-use super::block::{BUFFER, Call, Calls};
+use super::block::{BUFFER, Call, Events};
 use super::*;
 use crate::event::{Record, RecordKind, Sink};
 use crate::export::budget::Budget;
 use crate::export::store::{Ending, Store};
+use crate::form::Form;
 use terms::field::FieldValue;
 
 /// Functions that there are; some calls are of others.
@@ -61,10 +62,7 @@ fn feed(coder: &mut CallCoder, records: &[Record]) {
     let is_call = |record: &Record| matches!(record.kind, RecordKind::Entry(_));
     for same in records.chunk_by(|one, next| is_call(one) && is_call(next)) {
         if let [record] = same {
-            match record.kind {
-                RecordKind::Lost(count) => coder.lost(record.time_ns, count),
-                _ => coder.record(record),
-            }
+            coder.record(record);
             continue;
         }
         let times: Vec<u64> = same.iter().map(|record| record.time_ns).collect();
@@ -205,7 +203,7 @@ proptest! {
             let all = totals.entries + totals.dropped + totals.unknown;
             prop_assert_eq!(all, of(totals.vcpu));
             let (mut entries, mut lost) = (0, 0);
-            for (_, call) in Calls::of(file) {
+            for (_, call) in Events::of(file) {
                 match call {
                     Call::Of(..) => entries += 1,
                     Call::Lost(count) => lost += count,

@@ -1,0 +1,39 @@
+//! What makes of a ring's records what whoever writes wants ([`Form`](trace::form::Form)).
+
+use trace::export::compact::Coder;
+use trace::export::uftrace::{CallCoder, Entries};
+
+/// What that is, if it is not rows.
+#[derive(Debug, Clone)]
+pub enum Encoding {
+    /// Bytes, of a guest with stacks of this many bytes.
+    Compact(u64),
+    /// Records for a data file, of functions with these entries.
+    DataFile(Entries),
+}
+
+/// What makes it of the records of one ring.
+#[derive(Debug)]
+pub(super) enum Encoder {
+    Rows,
+    Compact(Coder),
+    DataFile(CallCoder),
+}
+
+impl Encoder {
+    /// Functions have come.
+    pub fn extend(&mut self, entries: &Entries) {
+        if let Self::DataFile(coder) = self {
+            coder.extend(entries.clone());
+        }
+    }
+}
+
+impl From<Encoding> for Encoder {
+    fn from(encoding: Encoding) -> Self {
+        match encoding {
+            Encoding::Compact(stack_bytes) => Self::Compact(Coder::new(stack_bytes)),
+            Encoding::DataFile(entries) => Self::DataFile(CallCoder::new(entries)),
+        }
+    }
+}
