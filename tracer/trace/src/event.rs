@@ -140,10 +140,53 @@ impl End {
     }
 }
 
+/// A step of a call of which all is known, without values: it was entered, or has returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SureStep {
+    /// As that of an [`Event`].
+    pub time_ns: u64,
+    /// The function.
+    pub function: FunctionId,
+    /// As that of an [`Event`].
+    pub depth: u32,
+    /// Nanoseconds that the call took which has returned; none of one that was entered.
+    pub lasted_ns: Option<u64>,
+}
+
+impl SureStep {
+    /// The same as an event of this vCPU and this thread.
+    #[must_use]
+    pub const fn event(self, vcpu: u16, thread: u32) -> Event {
+        let kind = match self.lasted_ns {
+            None => EventKind::Entry(self.function),
+            duration => EventKind::Exit {
+                function: self.function,
+                end: End::Returned,
+                duration,
+            },
+        };
+        Event {
+            time_ns: self.time_ns,
+            vcpu,
+            thread,
+            depth: self.depth,
+            kind,
+            values: None,
+        }
+    }
+}
+
 /// Where events go to. The calls of one thread come in order: well nested, and never back in time.
 pub trait Sink {
     /// The next event.
     fn event(&mut self, event: Event);
+
+    /// The next steps of a thread, on one vCPU: the same as so many events, for who can take them faster than one by one.
+    fn steps(&mut self, vcpu: u16, thread: u32, steps: &[SureStep]) {
+        for step in steps {
+            self.event(step.event(vcpu, thread));
+        }
+    }
 
     /// Whether events of different threads have to come in the order of time. Who keeps threads apart can say no: then
     /// what a ring brings need not wait for the others, where nothing has to be put together across them.
@@ -217,6 +260,17 @@ pub enum RecordKind {
     Host(Box<HostStep>),
 }
 
+impl RecordKind {
+    /// Of a step of a graph, where its return address lies.
+    #[must_use]
+    pub const fn slot(&self) -> Option<u64> {
+        match self {
+            Self::Graph { slot, .. } => Some(*slot),
+            _ => None,
+        }
+    }
+}
+
 /// A record on its way.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Timed {
@@ -232,6 +286,30 @@ pub struct Timed {
     pub is_late: bool,
     /// Other rings may still bring records of the same place.
     pub is_tied: bool,
+}
+
+impl Timed {
+    /// A step of this vCPU in its own place, which no other ring brings anything of.
+    #[must_use]
+    pub fn alone(vcpu: u16, record: &Record) -> Self {
+        Self {
+            record: record.clone(),
+            vcpu,
+            time_ns: record.time_ns,
+            until_ns: record.time_ns,
+            is_late: false,
+            is_tied: false,
+        }
+    }
+}
+
+/// Steps of a graph that one vCPU made, each at the time that it was made at.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Steps<'a> {
+    /// Which one.
+    pub vcpu: u16,
+    /// The steps.
+    pub records: &'a [Record],
 }
 
 /// A point that was passed.

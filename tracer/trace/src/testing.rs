@@ -5,8 +5,9 @@ use std::sync::Arc;
 use terms::addr::Gva;
 use terms::function::{Function, FunctionId};
 
-use crate::event::{End, Event, EventKind};
+use crate::event::{End, Event, EventKind, Steps, Timed};
 use crate::export::uftrace::layout::Text;
+use crate::stream::merge::{Merge, Taker};
 
 /// `f0`, `f1` and so on, of 16 bytes each.
 pub fn functions(count: u64) -> Vec<Function> {
@@ -53,4 +54,34 @@ pub const fn exit(function: u32) -> EventKind {
         end: End::Returned,
         duration: None,
     }
+}
+
+/// What came out of a merge, one by one.
+#[derive(Debug, Default)]
+struct Popped(Vec<Timed>);
+
+impl Taker for Popped {
+    fn one(&mut self, _ring: usize, timed: Timed) {
+        self.0.push(timed);
+    }
+
+    fn steps(&mut self, Steps { vcpu, records }: Steps<'_>) {
+        let each = records.iter();
+        self.0.extend(each.map(|record| Timed::alone(vcpu, record)));
+    }
+
+    fn knows_apart(&self) -> bool {
+        false
+    }
+
+    fn are_apart(&mut self, _rings: &[Steps<'_>]) -> bool {
+        false
+    }
+}
+
+/// What is certain of its place.
+pub fn popped(merge: &mut Merge) -> Vec<Timed> {
+    let mut popped = Popped::default();
+    merge.pass_on(false, &mut popped);
+    popped.0
 }

@@ -34,6 +34,11 @@ impl Deaths {
         }
     }
 
+    /// Nobody has died of whom no records can come any more when one of this time has.
+    pub fn next_ns(&self) -> u64 {
+        self.0.front().map_or(u64::MAX, |death| death.gone_ns)
+    }
+
     /// The next one of which no records can come any more when one of this time has.
     pub fn next_before(&mut self, time_ns: u64) -> Option<Death> {
         self.0.pop_front_if(|death| death.gone_ns < time_ns)

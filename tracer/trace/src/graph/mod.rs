@@ -19,8 +19,10 @@ mod deaths;
 pub mod excerpt;
 pub mod join;
 pub mod rules;
+mod run;
 pub mod selection;
 mod stack;
+mod sure;
 #[cfg(test)]
 mod tests;
 pub mod threads;

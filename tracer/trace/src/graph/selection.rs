@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use terms::function::FunctionId;
 
-use crate::event::{Event, EventKind, Sink};
+use crate::event::{Event, EventKind, Sink, SureStep};
 use crate::glob::Pattern;
 use crate::graph::excerpt::Excerpt;
 
@@ -156,6 +156,16 @@ impl Selection {
             | EventKind::Host(_) => {
                 sink.event(event);
             }
+        }
+    }
+
+    /// The next steps of a thread, on one vCPU.
+    pub fn calls(&mut self, vcpu: u16, thread: u32, steps: &[SureStep], sink: &mut impl Sink) {
+        if self.is_everything {
+            return sink.steps(vcpu, thread, steps);
+        }
+        for step in steps {
+            self.call(step.event(vcpu, thread), sink);
         }
     }
 

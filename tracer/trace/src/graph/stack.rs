@@ -120,6 +120,12 @@ impl Stack {
         });
     }
 
+    /// Whether a call was taken for ended that was there.
+    #[inline]
+    pub fn has_ghost_at(&self, slot: u64) -> bool {
+        !self.ghosts.is_empty() && self.ghosts.iter().any(|ghost| ghost.slot == slot)
+    }
+
     /// A call was entered at `slot`: one that was there before is gone for good.
     pub fn forget(&mut self, slot: u64) {
         self.ghosts.retain(|ghost| ghost.slot != slot);
@@ -136,6 +142,23 @@ impl Stack {
 }
 
 impl Frame {
+    /// Of a function that was called, not jumped to, after so many losses.
+    pub const fn called(
+        slot: u64,
+        function: FunctionId,
+        entered_ns: u64,
+        losses: Option<u64>,
+    ) -> Self {
+        Self {
+            slot,
+            function,
+            entered_ns,
+            losses,
+            is_tail: false,
+            hooked: Some(function),
+        }
+    }
+
     /// How the call ends, and what it took, when it returns at `time_ns`.
     pub fn returned(&self, time_ns: u64, losses: u64) -> (End, Option<u64>) {
         if self.losses == Some(losses) && time_ns >= self.entered_ns {

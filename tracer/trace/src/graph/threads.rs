@@ -22,15 +22,18 @@ use terms::function::FunctionId;
 use super::anomaly::{Anomalies, Anomaly};
 use super::deaths::{Death, Deaths};
 use super::join::Found;
-use super::stack::{Frame, Stack};
+use super::run::{At, Run};
+use super::stack::Stack;
+use super::sure::Stretch;
 use super::ties::Ties;
-use crate::event::{End, Event, EventKind, RecordKind, Sink, Step, Timed, Values};
+use crate::event::{
+    Event, EventKind, Record, RecordKind, Sink, Step, Steps, SureStep, Timed, Values,
+};
 
 /// Stacks that are told apart, at most.
 pub const THREADS_MAX: usize = 4096;
-/// Calls open at once on one stack, and on all, at most.
-const STACK_OPEN_MAX: usize = 1 << 14;
-const OPEN_MAX: usize = 1 << 20;
+/// Stacks that are looked at together, at most: each is looked for among the others.
+const STAYING_MAX: usize = 64;
 
 /// A stack size that cannot be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -53,16 +56,8 @@ pub struct Threads {
     fresh: Vec<(u32, Gva)>,
     deaths: Deaths,
     ties: Ties<Happened>,
-}
-
-/// One record, with what is known of its place.
-#[derive(Debug, Clone, Copy)]
-struct At {
-    time_ns: u64,
-    vcpu: u16,
-    thread: u32,
-    slot: u64,
-    function: FunctionId,
+    /// For steps that are passed on together.
+    room: Vec<SureStep>,
 }
 
 /// What a record says, and what was captured at it.
@@ -71,23 +66,6 @@ struct Happened {
     at: At,
     step: Step,
     values: Option<Values>,
-}
-
-impl At {
-    fn entry(self, depth: u32) -> Event {
-        self.event(self.time_ns, depth, EventKind::Entry(self.function))
-    }
-
-    fn event(self, time_ns: u64, depth: u32, kind: EventKind) -> Event {
-        Event {
-            time_ns,
-            vcpu: self.vcpu,
-            thread: self.thread,
-            depth,
-            kind,
-            values: None,
-        }
-    }
 }
 
 impl Threads {
@@ -111,6 +89,7 @@ impl Threads {
             fresh: Vec::new(),
             deaths: Deaths::default(),
             ties: Ties::new(),
+            room: Vec::new(),
         })
     }
 
@@ -157,7 +136,9 @@ impl Threads {
                 slot: 0,
                 function: last.unwrap_or(FunctionId(0)),
             };
-            self.run(at, None, |run| run.end_dead(at, sink));
+            if let Some(mut run) = self.run(death.thread, None) {
+                run.end_dead(at, sink);
+            }
         }
     }
 
@@ -208,6 +189,85 @@ impl Threads {
             | RecordKind::Wait { .. }
             | RecordKind::Host(_) => {}
         }
+    }
+
+    /// The next steps of a vCPU in the order of time, in their places: nothing else is of their time, and nothing was
+    /// captured at them.
+    pub fn steps(&mut self, vcpu: u16, mut records: &[Record], sink: &mut impl Sink) {
+        while let Some((first, rest)) = records.split_first() {
+            self.advance(first.time_ns, sink);
+            records = match self.stretch(vcpu, records, sink) {
+                0 => {
+                    self.record(&Timed::alone(vcpu, first), Found::Nothing, sink);
+                    rest
+                }
+                taken => records.get(taken..).unwrap_or_default(),
+            };
+        }
+    }
+
+    /// Whether these steps of several vCPUs, in one stretch of time, are of threads that were seen before and stay on
+    /// their vCPU, while nothing waits and nobody dies.
+    pub fn stay(&self, vcpus: &[Steps<'_>]) -> bool {
+        let lasts = vcpus.iter().filter_map(|steps| steps.records.last());
+        let end_ns = lasts.map(|last| last.time_ns).max();
+        let dies = end_ns.is_some_and(|end_ns| self.deaths.next_ns() < end_ns);
+        if dies || !self.ties.are_none() {
+            return false;
+        }
+        let mut seen: Vec<(u64, u16)> = Vec::new();
+        let mut stays = |key: u64, vcpu: u16| {
+            if let Some((_, on)) = seen.iter().find(|(stack, _)| *stack == key) {
+                return *on == vcpu;
+            }
+            seen.push((key, vcpu));
+            seen.len() <= STAYING_MAX && self.numbers.contains_key(&key)
+        };
+        vcpus.iter().all(|steps| {
+            let slots = steps.records.iter().filter_map(|record| record.kind.slot());
+            let mut last = None;
+            slots.map(|slot| slot >> self.stack_log2).all(|key| {
+                last == Some(key) || {
+                    last = Some(key);
+                    stays(key, steps.vcpu)
+                }
+            })
+        })
+    }
+
+    /// As many of the first of them as are on one stack, and need not be looked at one by one. Returns how many.
+    fn stretch(&mut self, vcpu: u16, records: &[Record], sink: &mut impl Sink) -> usize {
+        let first = records.first().and_then(|first| first.kind.slot());
+        let Some(first) = first.filter(|_| self.ties.are_none()) else {
+            return 0;
+        };
+        let Some(thread) = self.thread(vcpu, first) else {
+            return 0;
+        };
+        let stretch = Stretch {
+            vcpu,
+            thread,
+            key: first >> self.stack_log2,
+            stack_log2: self.stack_log2,
+            until_ns: self.deaths.next_ns(),
+        };
+        let mut steps = std::mem::take(&mut self.room);
+        let Some(mut run) = self.run(thread, None) else {
+            return 0;
+        };
+        let mut rest = records;
+        while let Some((at, step)) = rest.first().and_then(|next| stretch.at(next)) {
+            let sure = run.sure_steps(&stretch, rest, &mut steps);
+            if sure == 0 {
+                run.step(at, step, sink);
+            } else {
+                sink.steps(vcpu, thread, &steps);
+                steps.clear();
+            }
+            rest = rest.get(sure.max(1)..).unwrap_or_default();
+        }
+        self.room = steps;
+        records.len() - rest.len()
     }
 
     /// The thread that was seen last on a vCPU, and how many of its calls are open.
@@ -307,41 +367,22 @@ impl Threads {
     }
 
     fn step(&mut self, happened: Happened, sink: &mut impl Sink) {
-        let Happened {
-            mut at,
-            step,
-            values,
-        } = happened;
-        let Some(stack) = self.stacks.get(at.thread as usize) else {
-            return;
-        };
-        at.time_ns = at.time_ns.max(stack.last_ns);
-        self.run(at, values, |run| {
-            run.end_dead(at, sink);
-            match step {
-                _ if run.stack.is_shared => run.entry_only(at, step, sink),
-                Step::Entry => run.entry(at, sink),
-                Step::Tail => run.tail(at, sink),
-                Step::Unhooked => run.unhooked(at, sink),
-                Step::Exit => run.exit(at, sink),
-            }
-            run.stack.last_ns = at.time_ns;
-            run.stack.vcpu = Some(at.vcpu);
-        });
+        let Happened { at, step, values } = happened;
+        if let Some(mut run) = self.run(at.thread, values) {
+            run.step(at, step, sink);
+        }
     }
 
-    fn run(&mut self, at: At, values: Option<Values>, act: impl FnOnce(&mut Run<'_>)) {
-        let Some(stack) = self.stacks.get_mut(at.thread as usize) else {
-            return;
-        };
-        act(&mut Run {
-            stack,
+    /// A stack at its next records.
+    fn run(&mut self, thread: u32, values: Option<Values>) -> Option<Run<'_>> {
+        Some(Run {
+            stack: self.stacks.get_mut(thread as usize)?,
             open: &mut self.open,
             losses: self.losses,
-            is_lossy: at.time_ns < self.lossy_until_ns,
+            lossy_until_ns: self.lossy_until_ns,
             anomalies: &mut self.anomalies,
             values,
-        });
+        })
     }
 }
 
@@ -373,175 +414,5 @@ fn fit(stacks: &[Stack], happened: &Happened) -> Fit {
     match stack.vcpu == Some(vcpu) {
         true => Fit::OfItsVcpu,
         false => Fit::OfAnother,
-    }
-}
-
-/// One stack at one record.
-struct Run<'a> {
-    stack: &'a mut Stack,
-    open: &'a mut usize,
-    losses: u64,
-    /// A loss that is known of may still be to come.
-    is_lossy: bool,
-    anomalies: &'a mut Anomalies,
-    /// What was captured at the record, until a step has it.
-    values: Option<Values>,
-}
-
-impl Run<'_> {
-    fn entry(&mut self, at: At, sink: &mut impl Sink) {
-        self.end_unreturned(at, at.slot + 1, sink);
-        self.stack.forget(at.slot);
-        self.open(at, false, sink);
-    }
-
-    fn tail(&mut self, at: At, sink: &mut impl Sink) {
-        self.end_unreturned(at, at.slot, sink);
-        self.open(at, true, sink);
-    }
-
-    fn unhooked(&mut self, at: At, sink: &mut impl Sink) {
-        self.end_unreturned(at, at.slot + 1, sink);
-        self.leaf(at, End::Unhooked, Anomaly::Unhooked, sink);
-    }
-
-    fn exit(&mut self, at: At, sink: &mut impl Sink) {
-        if self.is_contradiction(at) {
-            self.give_up(at, sink);
-            return;
-        }
-        while let Some(frame) = self.stack.pop_below(at.slot) {
-            self.close(at, frame, End::NotSeen, Anomaly::NotSeen, sink);
-        }
-        if self.stack.ends_at(at.slot, at.function) {
-            while let Some(frame) = self.stack.pop_at(at.slot) {
-                self.close_returned(at, frame, sink);
-            }
-            return;
-        }
-        while let Some(frame) = self.stack.pop_at(at.slot) {
-            self.close(at, frame, End::NotSeen, Anomaly::NotSeen, sink);
-        }
-        self.unmatched(at);
-    }
-
-    fn unmatched(&mut self, at: At) {
-        self.anomalies
-            .note(Anomaly::UnmatchedExit, at.function, at.thread);
-    }
-
-    fn is_contradiction(&self, at: At) -> bool {
-        self.stack
-            .was_taken_for_ended(at.slot, at.function, self.losses)
-    }
-
-    /// Ends the calls that lie below `limit`: the stack is used from there on again.
-    fn end_unreturned(&mut self, at: At, limit: u64, sink: &mut impl Sink) {
-        while let Some(frame) = self.stack.pop_below(limit) {
-            self.close(at, frame, End::Unreturned, Anomaly::Unreturned, sink);
-        }
-    }
-
-    /// Ends the calls of a thread that has ended, from the innermost on, up to one of another's.
-    fn end_dead(&mut self, at: At, sink: &mut impl Sink) {
-        while let Some(frame) = self.stack.pop_dead() {
-            self.close(at, frame, End::Unreturned, Anomaly::Died, sink);
-        }
-    }
-
-    fn open(&mut self, at: At, is_tail: bool, sink: &mut impl Sink) {
-        if self.stack.frames.len() >= STACK_OPEN_MAX || *self.open >= OPEN_MAX {
-            self.leaf(at, End::EntryOnly, Anomaly::NoRoom, sink);
-            return;
-        }
-        self.enter(at, self.stack.depth(), sink);
-        *self.open += 1;
-        let hooked = match is_tail {
-            true => self.stack.hooked_at(at.slot).flatten(),
-            false => Some(at.function),
-        };
-        self.stack.frames.push(Frame {
-            slot: at.slot,
-            function: at.function,
-            entered_ns: at.time_ns,
-            losses: (!self.is_lossy).then_some(self.losses),
-            is_tail,
-            hooked,
-        });
-    }
-
-    fn enter(&mut self, at: At, depth: u32, sink: &mut impl Sink) {
-        sink.event(Event {
-            values: self.values.take(),
-            ..at.entry(depth)
-        });
-    }
-
-    /// A call of which only the entry is known.
-    fn leaf(&mut self, at: At, end: End, anomaly: Anomaly, sink: &mut impl Sink) {
-        self.anomalies.note(anomaly, at.function, at.thread);
-        let depth = self.stack.depth();
-        self.enter(at, depth, sink);
-        let kind = EventKind::Exit {
-            function: at.function,
-            end,
-            duration: None,
-        };
-        sink.event(at.event(at.time_ns, depth, kind));
-    }
-
-    fn close_returned(&mut self, at: At, frame: Frame, sink: &mut impl Sink) {
-        *self.open -= 1;
-        let (end, duration) = frame.returned(at.time_ns, self.losses);
-        // What a chain of tail calls returns is the outermost one's, whose exit this is.
-        let values = (!frame.is_tail).then(|| self.values.take()).flatten();
-        if end == End::Unsure {
-            self.anomalies
-                .note(Anomaly::Unsure, frame.function, at.thread);
-        }
-        let kind = EventKind::Exit {
-            function: frame.function,
-            end,
-            duration,
-        };
-        sink.event(Event {
-            values,
-            ..at.event(at.time_ns, self.stack.depth(), kind)
-        });
-    }
-
-    /// Ends a call of which no return was seen, at the last time that is known of its thread.
-    fn close(&mut self, at: At, frame: Frame, end: End, anomaly: Anomaly, sink: &mut impl Sink) {
-        *self.open -= 1;
-        self.stack.remember(frame, self.losses);
-        let is_certain = frame.losses == Some(self.losses);
-        let anomaly = if is_certain {
-            anomaly
-        } else {
-            Anomaly::LostExit
-        };
-        self.anomalies.note(anomaly, frame.function, at.thread);
-        let kind = EventKind::Exit {
-            function: frame.function,
-            end,
-            duration: None,
-        };
-        sink.event(at.event(self.stack.last_ns, self.stack.depth(), kind));
-    }
-
-    /// The stack is shared by threads that cannot be told apart: entries only from now on.
-    fn give_up(&mut self, at: At, sink: &mut impl Sink) {
-        self.anomalies
-            .note(Anomaly::SharedStack, at.function, at.thread);
-        while let Some(frame) = self.stack.pop_below(u64::MAX) {
-            self.close(at, frame, End::EntryOnly, Anomaly::EntryOnly, sink);
-        }
-        self.stack.is_shared = true;
-    }
-
-    fn entry_only(&mut self, at: At, step: Step, sink: &mut impl Sink) {
-        if step != Step::Exit {
-            self.leaf(at, End::EntryOnly, Anomaly::EntryOnly, sink);
-        }
     }
 }

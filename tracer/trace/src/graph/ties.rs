@@ -41,6 +41,11 @@ impl<T> Ties<T> {
         self.waiting > 0 && self.time_ns < time_ns
     }
 
+    /// Whether nothing waits.
+    pub const fn are_none(&self) -> bool {
+        self.waiting == 0
+    }
+
     /// Whether there is no room.
     pub const fn are_full(&self) -> bool {
         self.waiting >= WAITING_MAX

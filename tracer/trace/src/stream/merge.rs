@@ -6,119 +6,26 @@
 //! is in memory anyway, and what a vCPU was about to write when the ring was read is there in the next. Of records of the
 //! same time those of the first rings go first.
 //!
-//! What a ring brings stays where it was read to until its turn comes: nothing is copied to wait.
+//! What one thread does on one vCPU has nothing to do with what another does elsewhere, and most of the time no thread moves.
+//! So where that is all that counts, what rings bring in a short time is passed on ring by ring, unless somebody has moved in it.
 
-use std::collections::VecDeque;
+use super::ring::{Batch, Ring, Turn};
+use crate::event::{Record, Steps, Timed};
 
-use crate::event::{Record, RecordKind, Timed};
+/// Where records go to in their order.
+pub trait Taker {
+    /// The next one, of this ring.
+    fn one(&mut self, ring: usize, timed: Timed);
 
-/// What one ring brought in one round.
-#[derive(Debug, Default)]
-struct Batch {
-    vcpu: u16,
-    records: VecDeque<Record>,
-    /// When the round was over, if the guest runs.
-    until_ns: u64,
-    /// When it came: what had continued was not after this,
-    passed_ns: u64,
-    /// what had continued without being certain was not after this,
-    forced_ns: u64,
-    /// and what was lost in this ring was lost after this.
-    seen_ns: u64,
-}
+    /// The next ones: no other ring brings anything of their times, or what they bring is apart.
+    fn steps(&mut self, steps: Steps<'_>);
 
-impl Batch {
-    /// When the next record was made.
-    fn own_ns(&self) -> Option<u64> {
-        let record = self.records.front()?;
-        Some(match record.kind {
-            // Nothing was missing when the ring was looked at before.
-            RecordKind::Lost(_) => record.time_ns.max(self.seen_ns),
-            _ => record.time_ns,
-        })
-    }
+    /// Whether it can say that rings are apart.
+    fn knows_apart(&self) -> bool;
 
-    /// Its place, after the ring's last. A time that others have passed is set to theirs. Its own thread has not: it
-    /// continues only after the record has its place in the ring, and the ring was looked at before that.
-    fn place_ns(&self, own_ns: u64, last_ns: u64) -> u64 {
-        own_ns.max(last_ns).max(self.passed_ns)
-    }
-
-    /// Up to when a loss may have happened that was the next record: by its place in the ring before the one that is
-    /// next now, and with no record after it, at some time up to the end of the round.
-    fn until_ns(&self) -> u64 {
-        let next = self.records.front();
-        next.map_or(self.until_ns, |next| next.time_ns)
-    }
-
-    /// The next record, if its place is in this turn.
-    fn pop(&mut self, last_ns: u64, turn: &Turn) -> Option<Timed> {
-        let own_ns = self.own_ns()?;
-        let time_ns = self.place_ns(own_ns, last_ns);
-        if time_ns > turn.up_to_ns {
-            return None;
-        }
-        let record = self.records.pop_front()?;
-        Some(Timed {
-            record,
-            vcpu: self.vcpu,
-            time_ns,
-            until_ns: self.until_ns(),
-            is_late: own_ns < self.forced_ns,
-            is_tied: time_ns >= turn.others_ns,
-        })
-    }
-}
-
-/// How far one ring goes before the others.
-struct Turn {
-    up_to_ns: u64,
-    most: usize,
-    /// The others bring nothing that is earlier.
-    others_ns: u64,
-}
-
-/// The records of one ring that wait.
-#[derive(Debug, Default)]
-struct Ring {
-    waiting: VecDeque<Batch>,
-    /// No record to come is earlier.
-    seen_ns: u64,
-    /// The place of the last that has continued.
-    last_ns: u64,
-}
-
-impl Ring {
-    /// The place of the next record.
-    fn head_ns(&self) -> Option<u64> {
-        let batch = self.waiting.front()?;
-        Some(batch.place_ns(batch.own_ns()?, self.last_ns))
-    }
-
-    /// Passes on what is in this turn, and leaves its room. Returns how many there were.
-    fn pass_on(
-        &mut self,
-        turn: &Turn,
-        spare: &mut Vec<Vec<Record>>,
-        mut pass: impl FnMut(Timed),
-    ) -> usize {
-        let mut count = 0;
-        while let Some(batch) = self.waiting.front_mut() {
-            while count < turn.most
-                && let Some(timed) = batch.pop(self.last_ns, turn)
-            {
-                count += 1;
-                self.last_ns = timed.time_ns;
-                pass(timed);
-            }
-            if !batch.records.is_empty() {
-                break;
-            }
-            let done = self.waiting.pop_front().unwrap_or_default();
-            spare.push(done.records.into());
-        }
-        count
-    }
+    /// Whether what each of these rings brings in one stretch of time has nothing to do with what the others do: then the
+    /// one's comes at once, and after it the other's.
+    fn are_apart(&mut self, rings: &[Steps<'_>]) -> bool;
 }
 
 /// Puts the rings' records into one order.
@@ -163,7 +70,8 @@ impl Merge {
         self.fresh += records.len();
         ring.waiting.push_back(Batch {
             vcpu,
-            records: records.into(),
+            records,
+            passed: 0,
             until_ns,
             passed_ns: self.passed_ns,
             forced_ns: self.forced_ns,
@@ -195,10 +103,13 @@ impl Merge {
     pub fn pass_all(&mut self, mut pass: impl FnMut(usize, u16, Record)) {
         for (index, ring) in self.rings.iter_mut().enumerate() {
             for batch in ring.waiting.drain(..) {
-                let mut records = Vec::from(batch.records);
-                self.waiting -= records.len();
-                let each = records.drain(..);
-                each.for_each(|record| pass(index, batch.vcpu, record));
+                let Batch {
+                    vcpu, mut records, ..
+                } = batch;
+                let passed = batch.passed;
+                self.waiting -= records.len() - passed;
+                let each = records.drain(..).skip(passed);
+                each.for_each(|record| pass(index, vcpu, record));
                 self.spare.push(records);
             }
         }
@@ -215,16 +126,60 @@ impl Merge {
         self.spare.pop()
     }
 
-    /// A round is over: passes on what is certain, or when no ring brings any more, everything: each with the number of its ring.
-    pub fn pass_on(&mut self, is_over: bool, mut pass: impl FnMut(usize, Timed)) {
+    /// A round is over: passes on what is certain, or when no ring brings any more, everything.
+    pub fn pass_on(&mut self, is_over: bool, to: &mut impl Taker) {
+        let some = self.rings.iter().filter(|ring| !ring.waiting.is_empty());
+        if some.count() > 1 && to.knows_apart() {
+            self.pass_near(is_over, to);
+        }
+        self.pass_in_order(is_over, u64::MAX, to);
+        self.fresh = 0;
+        self.leave_few();
+    }
+
+    /// Passes on what is certain, a short time after the other.
+    fn pass_near(&mut self, is_over: bool, to: &mut impl Taker) {
+        let mut before = usize::MAX;
+        while self.waiting < before {
+            before = self.waiting;
+            let near = self.rings.iter().map(|ring| ring.near_ns(is_over));
+            let end_ns = near.min().unwrap_or(0);
+            self.pass_apart(end_ns, to);
+            self.pass_in_order(is_over, end_ns, to);
+        }
+    }
+
+    /// Passes on all that rings bring before this time, if that is apart.
+    fn pass_apart(&mut self, end_ns: u64, to: &mut impl Taker) {
+        let steps = self.rings.iter().map(|ring| ring.steps_before(end_ns));
+        let Some(all) = steps.collect::<Option<Vec<_>>>() else {
+            return;
+        };
+        let each = all.iter().copied();
+        let some: Vec<_> = each.filter(|ring| !ring.records.is_empty()).collect();
+        if some.len() < 2 || !to.are_apart(&some) {
+            return;
+        }
+        some.into_iter().for_each(|ring| to.steps(ring));
+        let counts: Vec<_> = all.iter().map(|ring| ring.records.len()).collect();
+        for (ring, count) in self.rings.iter_mut().zip(counts) {
+            ring.skip(count, &mut self.spare);
+            self.waiting -= count;
+            self.passed_ns = self.passed_ns.max(ring.last_ns);
+        }
+    }
+
+    /// Passes on what is certain up to this time in its order, and what must not wait any longer.
+    fn pass_in_order(&mut self, is_over: bool, up_to_ns: u64, to: &mut impl Taker) {
         let mut heads = Heads::of(&self.rings);
         while let Some((time, index)) = heads.waiting.pop() {
             let is_certain = is_over || time <= heads.certain_ns;
-            if !is_certain && self.waiting <= self.limit.saturating_add(self.fresh) {
+            let is_too_much = self.waiting > self.limit.saturating_add(self.fresh);
+            if time > up_to_ns || !is_certain && !is_too_much {
                 break;
             }
             let turn = match is_certain {
-                true => heads.turn(index, is_over),
+                true => heads.turn(index, up_to_ns, is_over),
                 false => Turn {
                     up_to_ns: time,
                     most: 1,
@@ -234,7 +189,7 @@ impl Merge {
             let Some(ring) = self.rings.get_mut(index) else {
                 break;
             };
-            let count = ring.pass_on(&turn, &mut self.spare, |timed| pass(index, timed));
+            let count = ring.pass_on(index, &turn, to, &mut self.spare);
             self.waiting -= count;
             self.passed_ns = self.passed_ns.max(ring.last_ns);
             if !is_certain {
@@ -242,8 +197,6 @@ impl Merge {
             }
             heads.add(index, ring);
         }
-        self.fresh = 0;
-        self.leave_few();
     }
 }
 
@@ -278,14 +231,14 @@ impl Heads {
         }
     }
 
-    /// As long as the records of this ring come before those of all others.
-    fn turn(&self, ring: usize, is_over: bool) -> Turn {
+    /// As long as the records of this ring come before those of all others, up to this time.
+    fn turn(&self, ring: usize, up_to_ns: u64, is_over: bool) -> Turn {
         let certain_ns = if is_over { u64::MAX } else { self.certain_ns };
         let next = self.waiting.last().copied();
         let (next_ns, other) = next.unwrap_or((u64::MAX, usize::MAX));
         let before_next_ns = next_ns.saturating_sub(u64::from(other < ring));
         Turn {
-            up_to_ns: before_next_ns.min(certain_ns),
+            up_to_ns: before_next_ns.min(certain_ns).min(up_to_ns),
             most: usize::MAX,
             others_ns: next_ns.min(certain_ns),
         }

@@ -18,6 +18,7 @@
 //! certain.
 
 pub mod merge;
+mod ring;
 #[cfg(test)]
 mod tests;
 
@@ -25,13 +26,15 @@ use terms::addr::Gva;
 use terms::field::FieldValue;
 use terms::function::{Function, FunctionId};
 
-use crate::event::{Event, EventKind, Moment, Record, RecordKind, Sink, Timed, Values};
+use crate::event::{
+    Event, EventKind, Moment, Record, RecordKind, Sink, Steps, SureStep, Timed, Values,
+};
 use crate::graph::join::{Join, Joined};
 use crate::graph::rules::Rules;
 use crate::graph::selection::Selection;
 use crate::graph::threads::{BadStackSize, Threads};
 use crate::graph::{Anomalies, Death};
-use merge::Merge;
+use merge::{Merge, Taker};
 
 /// Records that may wait for a ring that lags.
 pub const WAITING_MAX: usize = 1 << 20;
@@ -89,6 +92,10 @@ impl<S: Sink> Sink for Selected<'_, S> {
     fn event(&mut self, event: Event) {
         self.selection.call(event, self.sink);
     }
+
+    fn steps(&mut self, vcpu: u16, thread: u32, steps: &[SureStep]) {
+        self.selection.calls(vcpu, thread, steps, self.sink);
+    }
 }
 
 impl Graph {
@@ -97,6 +104,27 @@ impl Graph {
         let selection = &mut self.selection;
         self.threads
             .advance(time_ns, &mut Selected { selection, sink });
+    }
+
+    /// The next steps of a vCPU, in their places.
+    fn steps(&mut self, steps: Steps<'_>, sink: &mut impl Sink) {
+        let Steps { vcpu, records } = steps;
+        if self.join.is_some() {
+            let each = records.iter();
+            return each.for_each(|record| self.record(Timed::alone(vcpu, record), sink));
+        }
+        let selection = &mut self.selection;
+        let mut selected = Selected { selection, sink };
+        self.threads.steps(vcpu, records, &mut selected);
+    }
+
+    /// Whether the steps of these vCPUs in one stretch of time are of threads that stay where they are.
+    fn are_apart(&mut self, vcpus: &[Steps<'_>], sink: &mut impl Sink) -> bool {
+        let firsts = vcpus.iter().filter_map(|steps| steps.records.first());
+        if let Some(first_ns) = firsts.map(|first| first.time_ns).min() {
+            self.advance(first_ns, sink);
+        }
+        self.threads.stay(vcpus)
     }
 
     /// The next record of a ring of calls, or values of one.
@@ -316,8 +344,14 @@ impl Stream {
         let is_ordered = self.is_ordered(sink);
         let (graph, rings) = (&mut self.graph, usize::from(self.rings));
         if is_ordered {
-            let next = |ring, timed| pass(graph.as_mut(), ring < rings, timed, sink);
-            self.merge.pass_on(is_over, next);
+            let keeps_apart = !sink.is_ordered();
+            let mut passing = Passing {
+                graph: graph.as_mut(),
+                rings,
+                keeps_apart,
+                sink,
+            };
+            self.merge.pass_on(is_over, &mut passing);
         } else {
             self.merge.pass_all(|ring, vcpu, record| {
                 if let Some(event) = alone(vcpu, ring < rings, record) {
@@ -426,32 +460,61 @@ fn made_at(caller: u64) -> Option<Values> {
     (caller != 0).then(|| [FieldValue::Pointer(Gva(caller))].into())
 }
 
-/// The next record in the order of time.
-fn pass(graph: Option<&mut Graph>, is_point: bool, timed: Timed, sink: &mut impl Sink) {
-    let Some(graph) = graph else {
-        return alone(timed.vcpu, is_point, timed.record).map_or((), |event| sink.event(event));
-    };
-    let is_of_calls = match timed.record.kind {
-        RecordKind::Point(_)
-        | RecordKind::Stall(_)
-        | RecordKind::Wait { .. }
-        | RecordKind::Host(_) => false,
-        RecordKind::Lost(_) => !is_point,
-        RecordKind::Entry(_)
-        | RecordKind::Called { .. }
-        | RecordKind::Graph { .. }
-        | RecordKind::Captured(_) => true,
-    };
-    if is_of_calls {
-        return graph.record(timed, sink);
+/// What comes out of the merge, on its way to a sink.
+struct Passing<'a, S> {
+    graph: Option<&'a mut Graph>,
+    /// How many rings of points there are: they go before the others.
+    rings: usize,
+    keeps_apart: bool,
+    sink: &'a mut S,
+}
+
+impl<S: Sink> Taker for Passing<'_, S> {
+    fn one(&mut self, ring: usize, timed: Timed) {
+        let (is_point, sink) = (ring < self.rings, &mut *self.sink);
+        let Some(graph) = &mut self.graph else {
+            let event = alone(timed.vcpu, is_point, timed.record);
+            return event.map_or((), |event| sink.event(event));
+        };
+        let is_of_calls = match timed.record.kind {
+            RecordKind::Point(_)
+            | RecordKind::Stall(_)
+            | RecordKind::Wait { .. }
+            | RecordKind::Host(_) => false,
+            RecordKind::Lost(_) => !is_point,
+            RecordKind::Entry(_)
+            | RecordKind::Called { .. }
+            | RecordKind::Graph { .. }
+            | RecordKind::Captured(_) => true,
+        };
+        if is_of_calls {
+            return graph.record(timed, sink);
+        }
+        graph.advance(timed.time_ns, sink);
+        if let Some(event) = alone(timed.vcpu, is_point, timed.record) {
+            let (thread, depth) = graph.threads.on(event.vcpu);
+            sink.event(Event {
+                thread,
+                depth,
+                ..event
+            });
+        }
     }
-    graph.advance(timed.time_ns, sink);
-    if let Some(event) = alone(timed.vcpu, is_point, timed.record) {
-        let (thread, depth) = graph.threads.on(event.vcpu);
-        sink.event(Event {
-            thread,
-            depth,
-            ..event
-        });
+
+    fn steps(&mut self, steps: Steps<'_>) {
+        if let Some(graph) = &mut self.graph {
+            graph.steps(steps, self.sink);
+        }
+    }
+
+    /// Values of calls are not looked for across rings.
+    fn knows_apart(&self) -> bool {
+        let graph = self.graph.as_ref();
+        self.keeps_apart && graph.is_some_and(|graph| graph.join.is_none())
+    }
+
+    fn are_apart(&mut self, rings: &[Steps<'_>]) -> bool {
+        let graph = self.graph.as_mut();
+        graph.is_some_and(|graph| graph.are_apart(rings, self.sink))
     }
 }

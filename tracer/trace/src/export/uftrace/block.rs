@@ -1,10 +1,15 @@
 //! Records of whole events of one data file, in their order, and what stands beside them: as they are gathered until they are
 //! written, by whoever puts events together.
 
+use std::iter;
+
 use terms::function::FunctionId;
 
 use super::entries::Entries;
-use super::record::{Kind, MAX_VALUE, RECORD_LENGTH, Record, packed, truncated, with_values, word};
+use super::record::{
+    Kind, MAX_VALUE, RECORD_LENGTH, Record, packed, step_word, truncated, with_values, word,
+};
+use crate::event::SureStep;
 
 /// Bytes gathered before a write.
 pub(super) const BUFFER: usize = 64 << 10;
@@ -168,9 +173,43 @@ impl Block {
         self.records.extend_from_slice(&packed(time, word));
     }
 
+    /// As many of the first of these steps of a thread as there is room for, of functions with these entries, all with
+    /// the same beside them. Returns how many were taken: none when there is not the function of the first.
+    pub fn steps(&mut self, entries: &Entries, steps: &[SureStep], beside: u16) -> usize {
+        let left = BUFFER.saturating_sub(self.records.len());
+        let most = left.div_ceil(RECORD_LENGTH).max(1).min(steps.len());
+        let (start, before) = (self.records.len(), self.length());
+        self.records.resize(start + most * RECORD_LENGTH, 0);
+        let places = self.records.get_mut(start..).unwrap_or_default();
+        let (places, _) = places.as_chunks_mut::<RECORD_LENGTH>();
+        let (mut known, mut exits) = (0, 0);
+        for (place, step) in places.iter_mut().zip(steps) {
+            let Some(entry) = entries.of_function(step.function) else {
+                break;
+            };
+            let is_exit = step.lasted_ns.is_some();
+            *place = packed(step.time_ns, step_word(entry, step.depth, is_exit));
+            self.time = step.time_ns;
+            known += 1;
+            exits += usize::from(is_exit);
+        }
+        self.records.truncate(start + known * RECORD_LENGTH);
+        let Some(last) = known.checked_sub(1) else {
+            return 0;
+        };
+        let marks = iter::repeat_n(beside.to_le_bytes(), known);
+        self.beside.extend(marks.flatten());
+        self.counts.entries += (known - exits) as u64;
+        self.last_at = Length {
+            records: before.records + (last * RECORD_LENGTH) as u64,
+            beside: before.beside + (last * BESIDE) as u64,
+        };
+        known
+    }
+
     /// A step of a thread, which is one record, and what stands beside it; the values of its call stand after the one
-    /// (`is_inline`) or after the other. Returns the bytes of records that it takes.
-    pub fn step(&mut self, record: Record, values: &[u8], is_inline: bool, beside: u16) -> usize {
+    /// (`is_inline`) or after the other.
+    pub fn step(&mut self, record: Record, values: &[u8], is_inline: bool, beside: u16) {
         match record.kind {
             Kind::Entry => self.counts.entries += 1,
             Kind::Lost => self.counts.lost = self.counts.lost.saturating_add(record.value),
@@ -192,7 +231,6 @@ impl Block {
         self.records.extend_from_slice(inline);
         self.beside.extend_from_slice(&beside);
         self.beside.extend_from_slice(apart);
-        RECORD_LENGTH + inline.len()
     }
 
     /// Puts before everything else that so many were lost.

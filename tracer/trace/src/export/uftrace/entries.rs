@@ -35,6 +35,11 @@ impl Entries {
         self.0.entries.get(function.index()).copied()
     }
 
+    /// The low bits of its address; none of a function that there is not.
+    pub(super) fn address(&self, function: FunctionId) -> Option<u64> {
+        self.of_function(function).map(value_of)
+    }
+
     /// Whether there is this function.
     #[inline]
     pub(super) fn has(&self, function: FunctionId) -> bool {

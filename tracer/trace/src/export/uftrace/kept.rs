@@ -1,7 +1,7 @@
 //! A session's stream kept as a uftrace directory.
 
 use super::{CodedCalls, Entries, ExportError, Tally, UftraceWriter};
-use crate::event::{Event, EventKind, Sink};
+use crate::event::{Event, EventKind, Sink, SureStep};
 use crate::export::budget::Budget;
 use crate::export::store::{Ending, News, Store};
 use crate::stream::Stream;
@@ -16,6 +16,17 @@ impl Sink for UftraceWriter {
             _ => self.append(event),
         };
         if let Err(error) = outcome {
+            self.note(error);
+        }
+    }
+
+    fn steps(&mut self, vcpu: u16, thread: u32, steps: &[SureStep]) {
+        // Where threads are not told apart, each is a call of its own.
+        if self.has_entries_only() {
+            let each = steps.iter();
+            return each.for_each(|step| self.event(step.event(vcpu, thread)));
+        }
+        if let Err(error) = self.append_steps(vcpu, thread, steps) {
             self.note(error);
         }
     }

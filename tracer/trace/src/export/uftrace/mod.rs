@@ -64,7 +64,7 @@ use terms::function::FunctionId;
 use terms::printable;
 
 use self::threads::ThreadLanes;
-use crate::event::{Event, EventKind};
+use crate::event::{Event, EventKind, SureStep};
 use crate::export::budget::Budget;
 use crate::export::call_formats::CallFormats;
 use crate::export::events::{EventReader, EventWriter};
@@ -131,9 +131,10 @@ impl UftraceWriter {
         )?;
         let lanes = numbers.map(|number| open_lane(directory, number.into()));
         let lanes = lanes.collect::<Result<_, _>>()?;
-        let threads = metadata
-            .is_graph()
-            .then(|| ThreadLanes::create(directory, text, &module, &metadata.command_line));
+        let entries = Entries::of(text.functions);
+        let threads = metadata.is_graph().then(|| {
+            ThreadLanes::create(directory, entries.clone(), &module, &metadata.command_line)
+        });
         let threads = threads.transpose()?;
         let side = SideFile::new(metadata);
         let writer = Self {
@@ -141,7 +142,7 @@ impl UftraceWriter {
             lanes,
             threads,
             seen: Vec::new(),
-            entries: Entries::of(text.functions),
+            entries,
             extent,
             called: Called::default(),
             side,
@@ -174,7 +175,7 @@ impl UftraceWriter {
             .map_err(ExportError::io("write", &path))?;
         self.entries = Entries::of(text.functions);
         if let Some(threads) = &mut self.threads {
-            threads.extend(text.functions);
+            threads.extend(self.entries.clone());
         }
         Ok(())
     }
@@ -306,26 +307,55 @@ impl UftraceWriter {
         Ok(())
     }
 
-    /// A step of a thread.
-    fn append_step(&mut self, event: &Event) -> Result<(), ExportError> {
-        let vcpu = usize::from(event.vcpu);
-        while self.seen.len() <= vcpu {
+    /// Steps of a thread, on one vCPU.
+    fn append_steps(
+        &mut self,
+        vcpu: u16,
+        thread: u32,
+        steps: &[SureStep],
+    ) -> Result<(), ExportError> {
+        for step in steps.iter().filter(|step| step.lasted_ns.is_none()) {
+            if self.entries.has(step.function) {
+                self.called.note(step.function);
+            }
+        }
+        let Some(threads) = &mut self.threads else {
+            return Ok(());
+        };
+        let (counts, result) = threads.append_all(vcpu, thread, steps);
+        if let Some(seen) = self.seen_on(vcpu) {
+            seen.entries += counts.entries;
+            seen.unknown += counts.unknown;
+        }
+        result
+    }
+
+    /// What was seen of a vCPU, of a graph trace.
+    fn seen_on(&mut self, vcpu: u16) -> Option<&mut VcpuTotals> {
+        while self.seen.len() <= usize::from(vcpu) {
             let number = u16::try_from(self.seen.len()).unwrap_or(u16::MAX);
             self.seen.push(VcpuTotals {
                 vcpu: number,
                 ..VcpuTotals::default()
             });
         }
-        let kind = event.kind;
+        self.seen.get_mut(usize::from(vcpu))
+    }
+
+    /// A step of a thread.
+    fn append_step(&mut self, event: &Event) -> Result<(), ExportError> {
         let result = self.threads.as_mut().map(|threads| threads.append(event));
-        if let Some(seen) = self.seen.get_mut(vcpu) {
-            match (&result, kind) {
-                (None | Some(Ok(false)), _) => seen.unknown += 1,
-                (_, EventKind::Entry(function)) => {
-                    seen.entries += 1;
-                    self.called.note(function);
-                }
-                (_, EventKind::Lost(count)) => seen.lost = seen.lost.saturating_add(count),
+        let is_known = !matches!(result, None | Some(Ok(false)));
+        if let EventKind::Entry(function) = event.kind
+            && is_known
+        {
+            self.called.note(function);
+        }
+        if let Some(seen) = self.seen_on(event.vcpu) {
+            match event.kind {
+                _ if !is_known => seen.unknown += 1,
+                EventKind::Entry(_) => seen.entries += 1,
+                EventKind::Lost(count) => seen.lost = seen.lost.saturating_add(count),
                 _ => {}
             }
         }

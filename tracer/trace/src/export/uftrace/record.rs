@@ -77,6 +77,13 @@ pub const fn word_at(kind: Kind, depth: u32, value: u64) -> u64 {
     code | MAGIC << 3 | depth | value << (64 - VALUE_BITS)
 }
 
+/// The word of a step of a thread, of a function whose entries at depth 0 have this one.
+#[must_use]
+pub(super) const fn step_word(entry: u64, depth: u32, is_exit: bool) -> u64 {
+    let depth = if depth < MAX_DEPTH { depth } else { MAX_DEPTH };
+    entry | (depth as u64) << DEPTH_SHIFT | is_exit as u64
+}
+
 /// The value in a packed word.
 #[must_use]
 pub(super) const fn value_of(word: u64) -> u64 {

@@ -12,15 +12,14 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use terms::function::Function;
-
-use super::block::{BUFFER, Length, VALUES_BESIDE};
+use super::block::{BUFFER, Block, Counts, Length, VALUES_BESIDE};
 use super::directory::append;
+use super::entries::Entries;
 use super::error::ExportError;
 use super::lane::{Budgeted, Lane, Storage};
-use super::layout::{self, NAMES_FILE, Text};
-use super::record::{Kind, MAX_DEPTH, MAX_VALUE, Record};
-use crate::event::{End, Event, EventKind, Moment, Values};
+use super::layout::{self, NAMES_FILE};
+use super::record::{Kind, MAX_DEPTH, MAX_VALUE, RECORD_LENGTH, Record};
+use crate::event::{End, Event, EventKind, Moment, SureStep, Values};
 use crate::export::budget::Budget;
 use crate::export::call_formats::CallFormats;
 
@@ -167,8 +166,7 @@ pub(super) struct ThreadLanes {
     listed: Vec<u32>,
     /// A thread was listed before its name was known.
     is_misnamed: bool,
-    /// The address of each function.
-    addresses: Vec<u64>,
+    entries: Entries,
     waiting: usize,
     /// Of threads to come.
     budget: Budget,
@@ -177,11 +175,10 @@ pub(super) struct ThreadLanes {
 impl ThreadLanes {
     pub fn create(
         directory: &Path,
-        text: Text<'_>,
+        entries: Entries,
         module: &str,
         command_line: &str,
     ) -> Result<Self, ExportError> {
-        let addresses = text.functions.iter();
         let lanes = Self {
             description: Description {
                 directory: directory.to_owned(),
@@ -193,7 +190,7 @@ impl ThreadLanes {
             lanes: Vec::new(),
             listed: Vec::new(),
             is_misnamed: false,
-            addresses: addresses.map(|f| f.address.0 & MAX_VALUE).collect(),
+            entries,
             waiting: 0,
             budget: Budget::default(),
         };
@@ -224,20 +221,18 @@ impl ThreadLanes {
     }
 
     /// Functions have come.
-    pub fn extend(&mut self, functions: &[Function]) {
-        let new = functions.get(self.addresses.len()..);
-        let new = new.unwrap_or_default().iter();
-        self.addresses.extend(new.map(|f| f.address.0 & MAX_VALUE));
+    pub fn extend(&mut self, entries: Entries) {
+        self.entries = entries;
     }
 
     /// Takes one step of a thread; whether its function is known.
     pub fn append(&mut self, event: &Event) -> Result<bool, ExportError> {
         let (kind, value, end) = match event.kind {
             EventKind::Entry(function) => {
-                (Kind::Entry, self.address(function.index()), End::Returned)
+                (Kind::Entry, self.entries.address(function), End::Returned)
             }
             EventKind::Exit { function, end, .. } => {
-                (Kind::Exit, self.address(function.index()), end)
+                (Kind::Exit, self.entries.address(function), end)
             }
             EventKind::Lost(count) => (Kind::Lost, Some(count.min(MAX_VALUE)), End::Returned),
             EventKind::Point(_)
@@ -262,21 +257,59 @@ impl ThreadLanes {
             None => (Vec::new(), true),
             Some(values) => self.encode(record, values),
         };
-        let thread = event.thread as usize;
-        if thread >= self.lanes.len() {
-            self.make_lanes(event.thread);
+        let side = side_word(event.vcpu, end);
+        self.add(event.thread, |block| {
+            let before = block.records.len();
+            block.step(record, &values, is_inline, side);
+            block.records.len() - before
+        })?;
+        Ok(true)
+    }
+
+    /// Takes steps of a thread, on one vCPU, and counts them. All are taken, or counted as dropped, whatever the error.
+    pub fn append_all(
+        &mut self,
+        vcpu: u16,
+        thread: u32,
+        mut steps: &[SureStep],
+    ) -> (Counts, Result<(), ExportError>) {
+        let (entries, side) = (self.entries.clone(), side_word(vcpu, End::Returned));
+        let (mut counts, mut result) = (Counts::default(), Ok(()));
+        while !steps.is_empty() {
+            let mut taken = 0;
+            let added = self.add(thread, |block| {
+                let before = block.counts.entries;
+                taken = block.steps(&entries, steps, side);
+                counts.entries += block.counts.entries - before;
+                taken * RECORD_LENGTH
+            });
+            result = result.and(added);
+            counts.unknown += u64::from(taken == 0);
+            steps = steps.get(taken.max(1)..).unwrap_or_default();
         }
-        if let Some(ThreadLane { lane, .. }) = self.lanes.get_mut(thread) {
-            let side = side_word(event.vcpu, end);
-            self.waiting += lane.block().step(record, &values, is_inline, side);
+        (counts, result)
+    }
+
+    /// Adds to what waits of a thread; `add` returns the bytes of records that there are more.
+    fn add(
+        &mut self,
+        thread: u32,
+        add: impl FnOnce(&mut Block) -> usize,
+    ) -> Result<(), ExportError> {
+        let index = thread as usize;
+        if index >= self.lanes.len() {
+            self.make_lanes(thread);
+        }
+        if let Some(ThreadLane { lane, .. }) = self.lanes.get_mut(index) {
+            self.waiting += add(lane.block());
             if lane.waiting() >= BUFFER {
-                self.flush_one(thread)?;
+                self.flush_one(index)?;
             }
         }
         if self.waiting >= BUFFERS {
             self.flush()?;
         }
-        Ok(true)
+        Ok(())
     }
 
     /// The values of a record's call, as its file or the one beside it takes them, and whether it is the first.
@@ -306,10 +339,6 @@ impl ThreadLanes {
             }
         });
         self.lanes.extend(lanes);
-    }
-
-    fn address(&self, index: usize) -> Option<u64> {
-        self.addresses.get(index).copied()
     }
 
     /// Writes everything that waits.

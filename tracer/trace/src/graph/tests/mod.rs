@@ -14,7 +14,7 @@ use super::*;
 use crate::event::{End, Event, EventKind, Record, RecordKind, Step, Timed};
 use crate::stream::merge::Merge;
 use crate::stream::{Origin, Stream};
-use crate::testing::event;
+use crate::testing::{event, popped};
 
 mod by_hand;
 mod edges;
@@ -198,13 +198,6 @@ fn push(stream: &mut Stream, vcpu: usize, record: &Record, until_ns: u64) {
 /// A stream of as many rings.
 fn stream(rings: usize, waiting: usize) -> Stream {
     Stream::of_graph(u16::try_from(rings).unwrap(), STACK, waiting).unwrap()
-}
-
-/// What is certain of its place.
-fn popped(merge: &mut Merge) -> Vec<Timed> {
-    let mut popped = Vec::new();
-    merge.pass_on(false, |_, timed| popped.push(timed));
-    popped
 }
 
 /// Feeds the rings in rounds of these lengths, as a drain does.

@@ -1,10 +1,10 @@
 //! The order of events, and what continues with what: ties, looks that say nothing new, and the end.
 
-use crate::testing::functions;
+use crate::testing::{functions, popped};
 use terms::field::FieldValue;
 use terms::function::FunctionId;
 
-use super::{STACK, graph, popped, push, stream};
+use super::{STACK, graph, push, stream};
 use crate::event::{CallValues, Event, EventKind, Moment, Record, RecordKind, Step};
 use crate::graph::join::{Found, Join};
 use crate::graph::rules::{Rules, Threshold};

@@ -562,8 +562,10 @@ fn values_beside_a_record_go_with_it() {
         depth: 0,
         has_values: false,
     };
-    assert_eq!(lane.block().step(entry(1), &[7; 8], false, 3), 16);
-    assert_eq!(lane.block().step(entry(2), &[8; 8], true, 4), 24);
+    lane.block().step(entry(1), &[7; 8], false, 3);
+    assert_eq!(lane.waiting(), 16);
+    lane.block().step(entry(2), &[8; 8], true, 4);
+    assert_eq!(lane.waiting(), 40);
     lane.flush().unwrap();
     let side = [&[3, 0x80][..], &[7; 8], &[4, 0]].concat();
     assert_eq!(lane.storage().beside, side);
