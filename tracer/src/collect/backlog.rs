@@ -6,6 +6,7 @@ use std::sync::Arc;
 use image::Image;
 
 use crate::event_formats::EventFormats;
+use trace::columns::Columns;
 use trace::event::{Record, RecordKind};
 use trace::export::compact::Coded;
 use trace::export::probes::ProbeNote;
@@ -25,6 +26,8 @@ pub enum Records {
     Compact(Coded),
     /// As a data file takes them.
     DataFile(CodedCalls),
+    /// As who puts calls together takes them.
+    Columns(Columns),
 }
 
 impl Records {
@@ -34,6 +37,7 @@ impl Records {
             Self::Rows(rows) => return rows,
             Self::Compact(coded) => coded.decode(&mut room),
             Self::DataFile(coded) => coded.decode(&mut room),
+            Self::Columns(columns) => columns.decode(&mut room),
         }
         room
     }
@@ -81,6 +85,7 @@ impl Batch {
             Records::Rows(rows) => rows.len(),
             Records::Compact(coded) => coded.records(),
             Records::DataFile(coded) => coded.records(),
+            Records::Columns(columns) => columns.records(),
         }
     }
 }

@@ -177,6 +177,10 @@ impl CallRing {
                 let count = self.read_into(coder, found, patience, continues);
                 (Records::DataFile(coder.take()), count)
             }
+            Encoder::Columns(columns) => {
+                let count = self.read_into(columns, found, patience, continues);
+                (Records::Columns(columns.take()), count)
+            }
         };
         self.encoder = encoder;
         let nanoseconds = |ticks| self.clock.nanoseconds(ticks);

@@ -1,5 +1,6 @@
 //! What makes of a ring's records what whoever writes wants ([`Form`](trace::form::Form)).
 
+use trace::columns::Columns;
 use trace::export::compact::Coder;
 use trace::export::uftrace::{CallCoder, Entries};
 
@@ -10,6 +11,8 @@ pub enum Encoding {
     Compact(u64),
     /// Records for a data file, of functions with these entries.
     DataFile(Entries),
+    /// Steps in columns, of a guest with stacks of this many bytes.
+    Columns(u64),
 }
 
 /// What makes it of the records of one ring.
@@ -18,6 +21,7 @@ pub(super) enum Encoder {
     Rows,
     Compact(Coder),
     DataFile(CallCoder),
+    Columns(Columns),
 }
 
 impl Encoder {
@@ -34,6 +38,7 @@ impl From<Encoding> for Encoder {
         match encoding {
             Encoding::Compact(stack_bytes) => Self::Compact(Coder::new(stack_bytes)),
             Encoding::DataFile(entries) => Self::DataFile(CallCoder::new(entries)),
+            Encoding::Columns(stack_bytes) => Self::Columns(Columns::new(stack_bytes)),
         }
     }
 }

@@ -167,7 +167,10 @@ impl Output {
     pub fn encodes(&self) -> Option<Encoding> {
         match &self.kept.as_ref()?.store {
             Keeper::Records(recording) => Some(Encoding::Compact(recording.stack_bytes())),
-            Keeper::Events(store) => store.entries().cloned().map(Encoding::DataFile),
+            Keeper::Events(store) => match self.stream.stack_bytes() {
+                Some(stack_bytes) => Some(Encoding::Columns(stack_bytes)),
+                None => store.entries().cloned().map(Encoding::DataFile),
+            },
         }
     }
 
@@ -292,11 +295,14 @@ impl Output {
             Some(Keeper::Events(_)) | None => batch,
         };
         let (origin, until_ns) = (batch.origin, batch.until_ns);
-        let rows = match batch.records {
-            Records::Rows(rows) => rows,
-            coded => coded.into_rows(self.stream.take_room().unwrap_or_default()),
-        };
-        self.stream.push(origin, rows, until_ns);
+        match batch.records {
+            Records::Columns(columns) => self.stream.push_columns(origin, columns, until_ns),
+            Records::Rows(rows) => self.stream.push(origin, rows, until_ns),
+            coded => {
+                let room = self.stream.take_room().unwrap_or_default();
+                self.stream.push(origin, coded.into_rows(room), until_ns);
+            }
+        }
         if let Some(time_ns) = batch.looked_ns {
             self.stream.looked(origin, time_ns);
             if let Origin::Calls(ring) | Origin::Points(ring) = origin {

@@ -260,17 +260,6 @@ pub enum RecordKind {
     Host(Box<HostStep>),
 }
 
-impl RecordKind {
-    /// Of a step of a graph, where its return address lies.
-    #[must_use]
-    pub const fn slot(&self) -> Option<u64> {
-        match self {
-            Self::Graph { slot, .. } => Some(*slot),
-            _ => None,
-        }
-    }
-}
-
 /// A record on its way.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Timed {
@@ -289,27 +278,19 @@ pub struct Timed {
 }
 
 impl Timed {
-    /// A step of this vCPU in its own place, which no other ring brings anything of.
+    /// A record of this vCPU in its own place, of which no other ring brings anything.
     #[must_use]
-    pub fn alone(vcpu: u16, record: &Record) -> Self {
+    pub const fn alone(vcpu: u16, record: Record) -> Self {
+        let time_ns = record.time_ns;
         Self {
-            record: record.clone(),
+            record,
             vcpu,
-            time_ns: record.time_ns,
-            until_ns: record.time_ns,
+            time_ns,
+            until_ns: time_ns,
             is_late: false,
             is_tied: false,
         }
     }
-}
-
-/// Steps of a graph that one vCPU made, each at the time that it was made at.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Steps<'a> {
-    /// Which one.
-    pub vcpu: u16,
-    /// The steps.
-    pub records: &'a [Record],
 }
 
 /// A point that was passed.

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod columns;
 pub mod convert;
 pub mod doubt;
 pub mod event;

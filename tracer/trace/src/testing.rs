@@ -5,7 +5,8 @@ use std::sync::Arc;
 use terms::addr::Gva;
 use terms::function::{Function, FunctionId};
 
-use crate::event::{End, Event, EventKind, Steps, Timed};
+use crate::columns::Steps;
+use crate::event::{End, Event, EventKind, Timed};
 use crate::export::uftrace::layout::Text;
 use crate::stream::merge::{Merge, Taker};
 
@@ -65,9 +66,10 @@ impl Taker for Popped {
         self.0.push(timed);
     }
 
-    fn steps(&mut self, Steps { vcpu, records }: Steps<'_>) {
-        let each = records.iter();
-        self.0.extend(each.map(|record| Timed::alone(vcpu, record)));
+    fn steps(&mut self, steps: Steps<'_>) {
+        let each = steps.records();
+        self.0
+            .extend(each.map(|record| Timed::alone(steps.vcpu, record)));
     }
 
     fn knows_apart(&self) -> bool {

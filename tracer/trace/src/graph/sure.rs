@@ -1,9 +1,12 @@
 //! What nearly every record is, in a short way: a call inside of the innermost one, or the return of that one, of which all
 //! is known. It comes to the same as to look at each by itself ([`Run::step`]).
 
+use terms::function::FunctionId;
+
 use super::run::{At, OPEN_MAX, Run, STACK_OPEN_MAX};
 use super::stack::Frame;
-use crate::event::{Record, RecordKind, Step, SureStep};
+use crate::columns::Steps;
+use crate::event::{SlotStep, Step, SureStep};
 
 /// So many are passed on together, at most.
 const MANY: usize = 256;
@@ -13,27 +16,19 @@ const MANY: usize = 256;
 pub(super) struct Stretch {
     pub vcpu: u16,
     pub thread: u32,
-    /// What the slots of its stack are when they are shifted so far.
-    pub key: u64,
+    /// The number of its stack: what its slots are when they are shifted so far.
+    pub stack: u64,
     pub stack_log2: u32,
     /// Until then nobody has died.
     pub until_ns: u64,
 }
 
 impl Stretch {
-    /// Where the next record is, and what it does; `None` if it does not belong here.
+    /// Where the next step is, and what it does; `None` if it does not belong here.
     #[inline]
-    pub fn at(&self, record: &Record) -> Option<(At, Step)> {
-        let RecordKind::Graph {
-            function,
-            step,
-            slot,
-        } = record.kind
-        else {
-            return None;
-        };
-        let time_ns = record.time_ns;
-        let is_here = slot >> self.stack_log2 == self.key && time_ns <= self.until_ns;
+    pub fn at(&self, (time_ns, function, step): (u64, FunctionId, SlotStep)) -> Option<(At, Step)> {
+        let slot = step.slot();
+        let is_here = slot >> self.stack_log2 == self.stack && time_ns <= self.until_ns;
         let at = At {
             time_ns,
             vcpu: self.vcpu,
@@ -41,7 +36,7 @@ impl Stretch {
             slot,
             function,
         };
-        is_here.then_some((at, step))
+        is_here.then_some((at, step.step()))
     }
 }
 
@@ -50,7 +45,7 @@ impl Run<'_> {
     pub fn sure_steps(
         &mut self,
         stretch: &Stretch,
-        records: &[Record],
+        records: Steps<'_>,
         steps: &mut Vec<SureStep>,
     ) -> usize {
         let stack = &mut *self.stack;
@@ -61,7 +56,7 @@ impl Run<'_> {
         let alive_ns = stack.dead_ns.map_or(0, |dead_ns| dead_ns.saturating_add(1));
         let (before, losses) = (steps.len(), self.losses);
         let (mut last_ns, mut open) = (stack.last_ns, *self.open);
-        for record in records.iter().take(MANY) {
+        for record in records.each().take(MANY) {
             let Some((at, step)) = stretch.at(record) else {
                 break;
             };

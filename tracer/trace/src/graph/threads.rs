@@ -26,9 +26,8 @@ use super::run::{At, Run};
 use super::stack::Stack;
 use super::sure::Stretch;
 use super::ties::Ties;
-use crate::event::{
-    Event, EventKind, Record, RecordKind, Sink, Step, Steps, SureStep, Timed, Values,
-};
+use crate::columns::Steps;
+use crate::event::{Event, EventKind, RecordKind, Sink, Step, SureStep, Timed, Values};
 
 /// Stacks that are told apart, at most.
 pub const THREADS_MAX: usize = 4096;
@@ -91,6 +90,12 @@ impl Threads {
             ties: Ties::new(),
             room: Vec::new(),
         })
+    }
+
+    /// Bytes of a stack.
+    #[must_use]
+    pub const fn stack_bytes(&self) -> u64 {
+        1 << self.stack_log2
     }
 
     /// Whether stacks were seen for the first time since [`Self::take_fresh`] was asked last.
@@ -193,81 +198,72 @@ impl Threads {
 
     /// The next steps of a vCPU in the order of time, in their places: nothing else is of their time, and nothing was
     /// captured at them.
-    pub fn steps(&mut self, vcpu: u16, mut records: &[Record], sink: &mut impl Sink) {
-        while let Some((first, rest)) = records.split_first() {
+    pub fn steps(&mut self, mut steps: Steps<'_>, sink: &mut impl Sink) {
+        while let Some(first) = steps.records().next() {
             self.advance(first.time_ns, sink);
-            records = match self.stretch(vcpu, records, sink) {
-                0 => {
-                    self.record(&Timed::alone(vcpu, first), Found::Nothing, sink);
-                    rest
-                }
-                taken => records.get(taken..).unwrap_or_default(),
-            };
+            let taken = self.stretch(steps, sink);
+            if taken == 0 {
+                self.record(&Timed::alone(steps.vcpu, first), Found::Nothing, sink);
+            }
+            steps = steps.after(taken.max(1));
         }
     }
 
     /// Whether these steps of several vCPUs, in one stretch of time, are of threads that were seen before and stay on
     /// their vCPU, while nothing waits and nobody dies.
     pub fn stay(&self, vcpus: &[Steps<'_>]) -> bool {
-        let lasts = vcpus.iter().filter_map(|steps| steps.records.last());
-        let end_ns = lasts.map(|last| last.time_ns).max();
-        let dies = end_ns.is_some_and(|end_ns| self.deaths.next_ns() < end_ns);
+        let end_ns = vcpus.iter().filter_map(|steps| steps.times.last()).max();
+        let dies = end_ns.is_some_and(|end_ns| self.deaths.next_ns() < *end_ns);
         if dies || !self.ties.are_none() {
             return false;
         }
         let mut seen: Vec<(u64, u16)> = Vec::new();
-        let mut stays = |key: u64, vcpu: u16| {
-            if let Some((_, on)) = seen.iter().find(|(stack, _)| *stack == key) {
+        let mut stays = |stack: u64, vcpu: u16| {
+            if let Some((_, on)) = seen.iter().find(|(other, _)| *other == stack) {
                 return *on == vcpu;
             }
-            seen.push((key, vcpu));
-            seen.len() <= STAYING_MAX && self.numbers.contains_key(&key)
+            seen.push((stack, vcpu));
+            seen.len() <= STAYING_MAX && self.numbers.contains_key(&stack)
         };
         vcpus.iter().all(|steps| {
-            let slots = steps.records.iter().filter_map(|record| record.kind.slot());
-            let mut last = None;
-            slots.map(|slot| slot >> self.stack_log2).all(|key| {
-                last == Some(key) || {
-                    last = Some(key);
-                    stays(key, steps.vcpu)
-                }
-            })
+            let mut stacks = steps.stacks.iter();
+            stacks.all(|stack| stays(*stack, steps.vcpu))
         })
     }
 
     /// As many of the first of them as are on one stack, and need not be looked at one by one. Returns how many.
-    fn stretch(&mut self, vcpu: u16, records: &[Record], sink: &mut impl Sink) -> usize {
-        let first = records.first().and_then(|first| first.kind.slot());
+    fn stretch(&mut self, steps: Steps<'_>, sink: &mut impl Sink) -> usize {
+        let first = steps.steps.first().map(|first| first.slot());
         let Some(first) = first.filter(|_| self.ties.are_none()) else {
             return 0;
         };
-        let Some(thread) = self.thread(vcpu, first) else {
+        let Some(thread) = self.thread(steps.vcpu, first) else {
             return 0;
         };
         let stretch = Stretch {
-            vcpu,
+            vcpu: steps.vcpu,
             thread,
-            key: first >> self.stack_log2,
+            stack: first >> self.stack_log2,
             stack_log2: self.stack_log2,
             until_ns: self.deaths.next_ns(),
         };
-        let mut steps = std::mem::take(&mut self.room);
+        let mut room = std::mem::take(&mut self.room);
         let Some(mut run) = self.run(thread, None) else {
             return 0;
         };
-        let mut rest = records;
-        while let Some((at, step)) = rest.first().and_then(|next| stretch.at(next)) {
-            let sure = run.sure_steps(&stretch, rest, &mut steps);
+        let mut rest = steps;
+        while let Some((at, step)) = rest.each().next().and_then(|next| stretch.at(next)) {
+            let sure = run.sure_steps(&stretch, rest, &mut room);
             if sure == 0 {
                 run.step(at, step, sink);
             } else {
-                sink.steps(vcpu, thread, &steps);
-                steps.clear();
+                sink.steps(steps.vcpu, thread, &room);
+                room.clear();
             }
-            rest = rest.get(sure.max(1)..).unwrap_or_default();
+            rest = rest.after(sure.max(1));
         }
-        self.room = steps;
-        records.len() - rest.len()
+        self.room = room;
+        steps.len() - rest.len()
     }
 
     /// The thread that was seen last on a vCPU, and how many of its calls are open.

@@ -10,7 +10,8 @@
 //! So where that is all that counts, what rings bring in a short time is passed on ring by ring, unless somebody has moved in it.
 
 use super::ring::{Batch, Ring, Turn};
-use crate::event::{Record, Steps, Timed};
+use crate::columns::{Part, Steps};
+use crate::event::{Record, Timed};
 
 /// Where records go to in their order.
 pub trait Taker {
@@ -59,18 +60,20 @@ impl Merge {
     }
 
     /// The next records of `ring`, made on this vCPU. What is lost at their end may have been lost up to `until_ns`.
-    pub fn push(&mut self, ring: usize, vcpu: u16, records: Vec<Record>, until_ns: u64) {
-        let Some(ring) = self.rings.get_mut(ring).filter(|_| !records.is_empty()) else {
-            if records.capacity() > 0 {
-                self.spare.push(records);
+    pub fn push(&mut self, ring: usize, vcpu: u16, part: Part, until_ns: u64) {
+        let Some(ring) = self.rings.get_mut(ring).filter(|_| !part.is_empty()) else {
+            if let Part::Rows(rows) = part
+                && rows.capacity() > 0
+            {
+                self.spare.push(rows);
             }
             return;
         };
-        self.waiting += records.len();
-        self.fresh += records.len();
+        self.waiting += part.len();
+        self.fresh += part.len();
         ring.waiting.push_back(Batch {
             vcpu,
-            records,
+            part,
             passed: 0,
             until_ns,
             passed_ns: self.passed_ns,
@@ -102,15 +105,15 @@ impl Merge {
     /// It has no place among those of other rings.
     pub fn pass_all(&mut self, mut pass: impl FnMut(usize, u16, Record)) {
         for (index, ring) in self.rings.iter_mut().enumerate() {
-            for batch in ring.waiting.drain(..) {
-                let Batch {
-                    vcpu, mut records, ..
-                } = batch;
-                let passed = batch.passed;
-                self.waiting -= records.len() - passed;
-                let each = records.drain(..).skip(passed);
-                each.for_each(|record| pass(index, vcpu, record));
-                self.spare.push(records);
+            for mut batch in ring.waiting.drain(..) {
+                self.waiting -= batch.waiting();
+                let each = batch.passed..batch.part.len();
+                each.filter_map(|record| batch.part.take(record))
+                    .for_each(|record| pass(index, batch.vcpu, record));
+                if let Part::Rows(mut rows) = batch.part {
+                    rows.clear();
+                    self.spare.push(rows);
+                }
             }
         }
         self.leave_few();
@@ -156,12 +159,12 @@ impl Merge {
             return;
         };
         let each = all.iter().copied();
-        let some: Vec<_> = each.filter(|ring| !ring.records.is_empty()).collect();
+        let some: Vec<_> = each.filter(|ring| !ring.is_empty()).collect();
         if some.len() < 2 || !to.are_apart(&some) {
             return;
         }
         some.into_iter().for_each(|ring| to.steps(ring));
-        let counts: Vec<_> = all.iter().map(|ring| ring.records.len()).collect();
+        let counts: Vec<_> = all.iter().map(|ring| ring.len()).collect();
         for (ring, count) in self.rings.iter_mut().zip(counts) {
             ring.skip(count, &mut self.spare);
             self.waiting -= count;

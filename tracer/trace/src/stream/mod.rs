@@ -26,9 +26,8 @@ use terms::addr::Gva;
 use terms::field::FieldValue;
 use terms::function::{Function, FunctionId};
 
-use crate::event::{
-    Event, EventKind, Moment, Record, RecordKind, Sink, Steps, SureStep, Timed, Values,
-};
+use crate::columns::{Columns, Part, Steps};
+use crate::event::{Event, EventKind, Moment, Record, RecordKind, Sink, SureStep, Timed, Values};
 use crate::graph::join::{Join, Joined};
 use crate::graph::rules::Rules;
 use crate::graph::selection::Selection;
@@ -108,21 +107,20 @@ impl Graph {
 
     /// The next steps of a vCPU, in their places.
     fn steps(&mut self, steps: Steps<'_>, sink: &mut impl Sink) {
-        let Steps { vcpu, records } = steps;
         if self.join.is_some() {
-            let each = records.iter();
-            return each.for_each(|record| self.record(Timed::alone(vcpu, record), sink));
+            let each = steps.records();
+            return each.for_each(|record| self.record(Timed::alone(steps.vcpu, record), sink));
         }
         let selection = &mut self.selection;
         let mut selected = Selected { selection, sink };
-        self.threads.steps(vcpu, records, &mut selected);
+        self.threads.steps(steps, &mut selected);
     }
 
     /// Whether the steps of these vCPUs in one stretch of time are of threads that stay where they are.
     fn are_apart(&mut self, vcpus: &[Steps<'_>], sink: &mut impl Sink) -> bool {
-        let firsts = vcpus.iter().filter_map(|steps| steps.records.first());
-        if let Some(first_ns) = firsts.map(|first| first.time_ns).min() {
-            self.advance(first_ns, sink);
+        let firsts = vcpus.iter().filter_map(|steps| steps.times.first());
+        if let Some(first_ns) = firsts.min() {
+            self.advance(*first_ns, sink);
         }
         self.threads.stay(vcpus)
     }
@@ -302,8 +300,21 @@ impl Stream {
 
     /// The next records of a ring, in its order. What is lost at their end may have been lost up to `until_ns`.
     pub fn push(&mut self, origin: Origin, records: Vec<Record>, until_ns: u64) {
+        self.push_part(origin, Part::Rows(records), until_ns);
+    }
+
+    /// The same, of what a ring of a graph brought.
+    pub fn push_columns(&mut self, origin: Origin, records: Columns, until_ns: u64) {
+        let mut parts = records.into_parts().into_iter().peekable();
+        while let Some(part) = parts.next() {
+            let next_ns = parts.peek().and_then(|next| next.time_ns(0));
+            self.push_part(origin, part, next_ns.unwrap_or(until_ns));
+        }
+    }
+
+    fn push_part(&mut self, origin: Origin, part: Part, until_ns: u64) {
         let Some(ring) = self.ring(origin) else {
-            self.strays = self.strays.saturating_add(records.len() as u64);
+            self.strays = self.strays.saturating_add(part.len() as u64);
             return;
         };
         if matches!(origin, Origin::Host(_)) {
@@ -313,7 +324,7 @@ impl Stream {
             Origin::Calls(vcpu) | Origin::Points(vcpu) | Origin::Host(vcpu) => vcpu,
             Origin::Clock => 0,
         };
-        self.merge.push(ring, vcpu, records, until_ns);
+        self.merge.push(ring, vcpu, part, until_ns);
     }
 
     /// A ring brings no more records that were reserved before this time: it was looked at after.
@@ -396,6 +407,13 @@ impl Stream {
         if let Some(graph) = &mut self.graph {
             graph.threads.died(death);
         }
+    }
+
+    /// Bytes of a stack of the guest, where threads are told apart by them.
+    #[must_use]
+    pub fn stack_bytes(&self) -> Option<u64> {
+        let graph = self.graph.as_ref();
+        graph.map(|graph| graph.threads.stack_bytes())
     }
 
     /// Whether threads are told apart, by their stacks.

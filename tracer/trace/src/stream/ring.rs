@@ -4,16 +4,17 @@
 use std::collections::VecDeque;
 
 use super::merge::Taker;
-use crate::event::{Record, RecordKind, Steps, Timed};
+use crate::columns::{Part, Steps};
+use crate::event::{Record, Timed};
 
-/// What one ring brought in one round.
+/// What one ring brought in one round, or a part of it.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub vcpu: u16,
-    pub records: Vec<Record>,
-    /// How many of them have continued.
+    pub part: Part,
+    /// How many of its records have continued.
     pub passed: usize,
-    /// When the round was over, if the guest runs.
+    /// When the round was over, if the guest runs; before that, when the next part begins.
     pub until_ns: u64,
     /// When it came: what had continued was not after this,
     pub passed_ns: u64,
@@ -23,51 +24,42 @@ pub(super) struct Batch {
     pub seen_ns: u64,
 }
 
-/// So many records of a ring are looked at together, at most: no more than a processor has near.
-pub(super) const NEAR: usize = 4096;
-
-/// In place of a record that has continued.
-const PASSED: Record = Record {
-    time_ns: 0,
-    kind: RecordKind::Lost(0),
-};
-
 impl Batch {
-    /// Those that wait.
-    fn rest(&self) -> &[Record] {
-        self.records.get(self.passed..).unwrap_or_default()
+    /// How many records wait.
+    pub const fn waiting(&self) -> usize {
+        self.part.len().saturating_sub(self.passed)
     }
 
     /// When a record of it was made.
-    fn own_ns(&self, record: &Record) -> u64 {
-        match record.kind {
+    fn own_ns(&self, index: usize) -> Option<u64> {
+        let time_ns = self.part.time_ns(index)?;
+        Some(match self.part.is_loss(index) {
             // Nothing was missing when the ring was looked at before.
-            RecordKind::Lost(_) => record.time_ns.max(self.seen_ns),
-            _ => record.time_ns,
-        }
+            true => time_ns.max(self.seen_ns),
+            false => time_ns,
+        })
     }
 
     /// The place of a record, after the ring's last. A time that others have passed is set to theirs. Its own thread has
     /// not: it continues only after the record has its place in the ring, and the ring was looked at before that.
-    fn place_ns(&self, record: &Record, last_ns: u64) -> u64 {
-        self.own_ns(record).max(last_ns).max(self.passed_ns)
+    fn place_ns(&self, index: usize, last_ns: u64) -> Option<u64> {
+        Some(self.own_ns(index)?.max(last_ns).max(self.passed_ns))
     }
 
-    /// Up to when a loss may have happened that was the next record: by its place in the ring before the one that is
-    /// next now, and with no record after it, at some time up to the end of the round.
+    /// Up to when a loss may have happened that was the record before the next: by its place in the ring before that, and
+    /// with no record after it, at some time up to the end of the round.
     fn until_ns(&self) -> u64 {
-        let next = self.rest().first();
-        next.map_or(self.until_ns, |next| next.time_ns)
+        self.part.time_ns(self.passed).unwrap_or(self.until_ns)
     }
 
     /// The next record, if its place is in this turn.
     fn pop(&mut self, last_ns: u64, turn: &Turn) -> Option<Timed> {
-        let next = self.rest().first()?;
-        let (own_ns, time_ns) = (self.own_ns(next), self.place_ns(next, last_ns));
+        let own_ns = self.own_ns(self.passed)?;
+        let time_ns = self.place_ns(self.passed, last_ns)?;
         if time_ns > turn.up_to_ns {
             return None;
         }
-        let record = std::mem::replace(self.records.get_mut(self.passed)?, PASSED);
+        let record = self.part.take(self.passed)?;
         self.passed += 1;
         Some(Timed {
             record,
@@ -80,21 +72,19 @@ impl Batch {
     }
 
     /// The next records, as far as nothing more is to be said of them: steps in this turn that are neither late nor tied,
-    /// each at the time that it was made at. There may be more.
+    /// each at the time that it was made at.
     fn steps(&self, last_ns: u64, turn: &Turn) -> Steps<'_> {
-        let mut least_ns = last_ns.max(self.passed_ns).max(self.forced_ns);
-        let most_ns = turn.up_to_ns.min(turn.others_ns.saturating_sub(1));
-        let rest = self.rest();
-        let fit = rest.iter().take(turn.most.min(NEAR)).take_while(|record| {
-            let time_ns = record.time_ns;
-            let is_next = (least_ns..=most_ns).contains(&time_ns);
-            least_ns = time_ns;
-            is_next && record.kind.slot().is_some()
-        });
-        Steps {
-            vcpu: self.vcpu,
-            records: rest.get(..fit.count()).unwrap_or_default(),
+        let Part::Steps(steps) = &self.part else {
+            return Steps::default();
+        };
+        let times = steps.times().get(self.passed..).unwrap_or_default();
+        let least_ns = last_ns.max(self.passed_ns).max(self.forced_ns);
+        if !steps.is_ascending() || times.first().is_none_or(|first| *first < least_ns) {
+            return Steps::default();
         }
+        let most_ns = turn.up_to_ns.min(turn.others_ns.saturating_sub(1));
+        let count = times.partition_point(|time_ns| *time_ns <= most_ns);
+        steps.some(self.vcpu, self.passed..self.passed + count.min(turn.most))
     }
 }
 
@@ -120,7 +110,7 @@ impl Ring {
     /// The place of the next record.
     pub fn head_ns(&self) -> Option<u64> {
         let batch = self.waiting.front()?;
-        Some(batch.place_ns(batch.rest().first()?, self.last_ns))
+        batch.place_ns(batch.passed, self.last_ns)
     }
 
     /// Passes on what is in this turn, as of the ring of this number, and leaves its room. Returns how many there were.
@@ -135,9 +125,9 @@ impl Ring {
         while let Some(batch) = self.waiting.front_mut() {
             while count < turn.most {
                 let steps = batch.steps(self.last_ns, turn);
-                if let Some(last) = steps.records.last() {
-                    self.last_ns = last.time_ns;
-                    let taken = steps.records.len();
+                if let Some(last_ns) = steps.times.last() {
+                    self.last_ns = *last_ns;
+                    let taken = steps.len();
                     to.steps(steps);
                     batch.passed += taken;
                     count += taken;
@@ -160,38 +150,36 @@ impl Ring {
     pub fn skip(&mut self, steps: usize, spare: &mut Vec<Vec<Record>>) {
         if let Some(batch) = self.waiting.front_mut().filter(|_| steps > 0) {
             batch.passed += steps;
-            let last = batch.records.get(batch.passed - 1);
-            self.last_ns = last.map_or(self.last_ns, |last| last.time_ns);
+            let last_ns = batch.part.time_ns(batch.passed - 1);
+            self.last_ns = last_ns.unwrap_or(self.last_ns);
             self.leave(spare);
         }
     }
 
     /// Leaves the room of the first batch, if all of it has continued.
     fn leave(&mut self, spare: &mut Vec<Vec<Record>>) -> bool {
-        let done = self.waiting.pop_front_if(|batch| batch.rest().is_empty());
-        let Some(Batch { mut records, .. }) = done else {
+        let done = self.waiting.pop_front_if(|batch| batch.waiting() == 0);
+        let Some(Batch { part, .. }) = done else {
             return false;
         };
-        records.clear();
-        spare.push(records);
+        if let Part::Rows(mut rows) = part {
+            rows.clear();
+            spare.push(rows);
+        }
         true
     }
 
-    /// Up to when, and without that time, all that it brings is in its first batch, and [`NEAR`].
+    /// Up to when, and without that time, all that it brings is in its first batch.
     pub fn near_ns(&self, is_over: bool) -> u64 {
         let seen_ns = if is_over { u64::MAX } else { self.seen_ns };
         let mut waiting = self.waiting.iter();
-        let Some(first) = waiting.next().map(Batch::rest) else {
+        let Some(first) = waiting.next() else {
             return seen_ns;
         };
-        if let Some(beyond) = first.get(NEAR) {
-            return beyond.time_ns;
-        }
-        let next = waiting.next().map(Batch::rest);
-        let next_ns = next.map_or(seen_ns, |next| next.first().map_or(0, |next| next.time_ns));
-        first
-            .last()
-            .map_or(next_ns, |last| next_ns.max(last.time_ns))
+        let next_ns = waiting.next().map(|next| next.part.time_ns(next.passed));
+        let next_ns = next_ns.map_or(seen_ns, Option::unwrap_or_default);
+        let last_ns = first.part.time_ns(first.part.len().saturating_sub(1));
+        last_ns.map_or(next_ns, |last_ns| next_ns.max(last_ns))
     }
 
     /// All that it brings before this time, which is not after [`Self::near_ns`]: steps of which nothing more is to be said.
@@ -207,19 +195,14 @@ impl Ring {
             others_ns: end_ns,
         };
         let steps = batch.steps(self.last_ns, &turn);
-        let last_ns = steps
-            .records
-            .last()
-            .map_or(self.last_ns, |last| last.time_ns);
-        let place_ns = |batch: &Batch, record| batch.place_ns(record, last_ns);
-        let next_ns = match batch.rest().get(steps.records.len()) {
-            Some(next) => Some(place_ns(batch, next)),
+        let last_ns = steps.times.last().copied().unwrap_or(self.last_ns);
+        let next_ns = match batch.place_ns(batch.passed + steps.len(), last_ns) {
+            Some(next_ns) => Some(next_ns),
             None => waiting
                 .next()
-                .and_then(|next| Some(place_ns(next, next.rest().first()?))),
+                .and_then(|next| next.place_ns(next.passed, last_ns)),
         };
-        next_ns
-            .is_none_or(|next_ns| next_ns >= end_ns)
-            .then_some(steps)
+        let is_all = next_ns.is_none_or(|next_ns| next_ns >= end_ns);
+        is_all.then_some(steps)
     }
 }

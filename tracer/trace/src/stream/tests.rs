@@ -262,13 +262,13 @@ fn what_goes_as_it_came_waits_no_longer_and_leaves_its_room() {
     let mut merge = Merge::new(2, 1);
     let records: Vec<Record> = vec![entry(10, 0), entry(20, 0)];
     let room = records.capacity();
-    merge.push(0, 0, records, 0);
+    merge.push(0, 0, Part::Rows(records), 0);
     let mut passed = Vec::new();
     merge.pass_all(|ring, _, record| passed.push((ring, record.time_ns)));
     assert_eq!(passed, [(0, 10), (0, 20)]);
     let spare = merge.take_room().unwrap();
     assert!(spare.is_empty() && spare.capacity() >= room);
-    merge.push(0, 0, vec![entry(30, 0)], 0);
+    merge.push(0, 0, Part::Rows(vec![entry(30, 0)]), 0);
     assert_eq!(popped(&mut merge), [], "one may wait");
     merge.looked(1, 30);
     let last = popped(&mut merge).into_iter().map(|timed| timed.time_ns);

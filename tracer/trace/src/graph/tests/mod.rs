@@ -2,6 +2,7 @@
 //! migrate, call in tail position, die in the middle, and lose records.
 
 use std::collections::HashMap;
+use std::slice;
 
 use proptest::prelude::*;
 use terms::function::FunctionId;
@@ -11,7 +12,9 @@ use super::rules::{Rules, Threshold};
 use super::selection::Selection;
 use super::threads::Threads;
 use super::*;
+use crate::columns::{Columns, Part};
 use crate::event::{End, Event, EventKind, Record, RecordKind, Step, Timed};
+use crate::form::Form;
 use crate::stream::merge::Merge;
 use crate::stream::{Origin, Stream};
 use crate::testing::{event, popped};
@@ -192,7 +195,14 @@ fn calls(steps: &[Event]) -> Vec<Truth> {
 /// The next record of a ring, as one that was read by itself.
 fn push(stream: &mut Stream, vcpu: usize, record: &Record, until_ns: u64) {
     let ring = Origin::Calls(u16::try_from(vcpu).unwrap());
-    stream.push(ring, vec![record.clone()], until_ns);
+    stream.push_columns(ring, columns(slice::from_ref(record)), until_ns);
+}
+
+/// Records as they are read.
+fn columns(records: &[Record]) -> Columns {
+    let mut columns = Columns::new(STACK);
+    records.iter().for_each(|record| columns.record(record));
+    columns
 }
 
 /// A stream of as many rings.
@@ -447,7 +457,12 @@ fn a_ring_that_waits_holds_the_others_back_until_too_much_waits() {
     let mut merge = Merge::new(2, 3);
     merge.looked(1, 10);
     for time in [5, 20, 30] {
-        merge.push(0, 0, vec![graph(time, 0, Step::Entry, 0, 8).record], 0);
+        merge.push(
+            0,
+            0,
+            Part::Rows(vec![graph(time, 0, Step::Entry, 0, 8).record]),
+            0,
+        );
     }
     let times = |merge: &mut Merge| -> Vec<(u64, bool)> {
         let popped = popped(merge);
@@ -463,10 +478,15 @@ fn a_ring_that_waits_holds_the_others_back_until_too_much_waits() {
         "ring 1 may still bring something after 10"
     );
     let more = [40, 50].map(|time| graph(time, 0, Step::Entry, 0, 8).record);
-    merge.push(0, 0, more.into(), 0);
+    merge.push(0, 0, Part::Rows(more.into()), 0);
     assert_eq!(times(&mut merge), [], "two of them have just come");
     assert_eq!(times(&mut merge), [(20, false)], "too much waits");
-    merge.push(1, 1, vec![graph(15, 1, Step::Entry, 0, 8).record], 0);
+    merge.push(
+        1,
+        1,
+        Part::Rows(vec![graph(15, 1, Step::Entry, 0, 8).record]),
+        0,
+    );
     assert_eq!(times(&mut merge), [(20, true)]);
 }
 

@@ -5,6 +5,7 @@ use terms::field::FieldValue;
 use terms::function::FunctionId;
 
 use super::{STACK, graph, push, stream};
+use crate::columns::Part;
 use crate::event::{CallValues, Event, EventKind, Moment, Record, RecordKind, Step};
 use crate::graph::join::{Found, Join};
 use crate::graph::rules::{Rules, Threshold};
@@ -30,7 +31,7 @@ fn places(merge: &mut Merge) -> Vec<(u16, u64)> {
 }
 
 fn bring(merge: &mut Merge, ring: u16, time_ns: u64) {
-    merge.push(ring.into(), ring, vec![entry(ring, time_ns)], 0);
+    merge.push(ring.into(), ring, Part::Rows(vec![entry(ring, time_ns)]), 0);
 }
 
 #[test]
@@ -66,7 +67,7 @@ fn of_the_same_time_the_first_ring_goes_first() {
 #[test]
 fn a_rings_time_never_goes_back() {
     let mut merge = Merge::new(1, 9);
-    merge.push(0, 0, vec![entry(0, 20), entry(0, 10)], 0);
+    merge.push(0, 0, Part::Rows(vec![entry(0, 20), entry(0, 10)]), 0);
     bring(&mut merge, 0, 5);
     assert_eq!(places(&mut merge), [(0, 20), (0, 20), (0, 20)]);
 }
@@ -75,7 +76,7 @@ fn a_rings_time_never_goes_back() {
 fn a_loss_is_after_what_the_ring_was_looked_at_for() {
     let mut merge = Merge::new(1, 9);
     merge.looked(0, 10);
-    merge.push(0, 0, vec![lost(5)], 12);
+    merge.push(0, 0, Part::Rows(vec![lost(5)]), 12);
     let loss = &popped(&mut merge)[0];
     assert_eq!((loss.time_ns, loss.until_ns), (10, 12));
 }
@@ -83,7 +84,7 @@ fn a_loss_is_after_what_the_ring_was_looked_at_for() {
 #[test]
 fn a_loss_is_before_the_next_record_of_its_ring() {
     let mut merge = Merge::new(1, 9);
-    merge.push(0, 0, vec![lost(5), entry(0, 8), lost(9)], 12);
+    merge.push(0, 0, Part::Rows(vec![lost(5), entry(0, 8), lost(9)]), 12);
     let until = popped(&mut merge)
         .iter()
         .map(|timed| timed.until_ns)
@@ -139,7 +140,7 @@ fn nothing_waits_for_a_ring_that_brings_nothing_until_it_does() {
 #[test]
 fn room_of_what_has_continued_is_given_back_empty() {
     let mut merge = Merge::new(1, 9);
-    merge.push(0, 0, vec![entry(0, 1), entry(0, 2)], 0);
+    merge.push(0, 0, Part::Rows(vec![entry(0, 1), entry(0, 2)]), 0);
     assert_eq!(merge.take_room(), None, "it is still needed");
     assert_eq!(places(&mut merge).len(), 2);
     let room = merge.take_room().unwrap();

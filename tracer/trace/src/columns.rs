@@ -1,0 +1,298 @@
+//! What a ring of a graph brings, as who puts calls together takes it: steps in columns, so that many are looked at at a time.
+
+use terms::function::FunctionId;
+
+use crate::event::{Record, RecordKind, SlotStep};
+use crate::form::Form;
+
+/// Steps of a graph, a column for each thing that they say; all columns are as long.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StepColumns {
+    times: Vec<u64>,
+    functions: Vec<FunctionId>,
+    steps: Vec<SlotStep>,
+    /// Numbers of the stacks that they are on, each as often as it comes after another.
+    stacks: Vec<u64>,
+    /// A time was before that of the one before.
+    goes_back: bool,
+}
+
+impl StepColumns {
+    /// How many there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.times.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.times.is_empty()
+    }
+
+    /// When each was made, in nanoseconds.
+    #[must_use]
+    pub fn times(&self) -> &[u64] {
+        &self.times
+    }
+
+    /// Numbers of the stacks that they are on: addresses in stacks. Some may come more than once.
+    #[must_use]
+    pub fn stacks(&self) -> &[u64] {
+        &self.stacks
+    }
+
+    /// Whether no time is before that of the one before.
+    #[must_use]
+    pub const fn is_ascending(&self) -> bool {
+        !self.goes_back
+    }
+
+    /// All of them, as this vCPU made them.
+    #[must_use]
+    pub fn all(&self, vcpu: u16) -> Steps<'_> {
+        self.some(vcpu, 0..self.len())
+    }
+
+    /// Some of them, as this vCPU made them.
+    #[must_use]
+    pub fn some(&self, vcpu: u16, range: std::ops::Range<usize>) -> Steps<'_> {
+        Steps {
+            vcpu,
+            times: self.times.get(range.clone()).unwrap_or_default(),
+            functions: self.functions.get(range.clone()).unwrap_or_default(),
+            steps: self.steps.get(range).unwrap_or_default(),
+            stacks: &self.stacks,
+        }
+    }
+
+    fn add(&mut self, times: &[u64], functions: &[FunctionId], steps: &[SlotStep], log2: u32) {
+        let mut last_ns = self.times.last().copied().unwrap_or(0);
+        for time_ns in times {
+            self.goes_back |= *time_ns < last_ns;
+            last_ns = *time_ns;
+        }
+        let mut last = self.stacks.last().copied();
+        for at in steps {
+            let stack = at.slot() >> log2;
+            if last != Some(stack) {
+                self.stacks.push(stack);
+                last = Some(stack);
+            }
+        }
+        self.times.extend_from_slice(times);
+        self.functions.extend_from_slice(functions);
+        self.steps.extend_from_slice(steps);
+    }
+}
+
+/// Steps that one vCPU made after each other; all columns are as long.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Steps<'a> {
+    /// Which one.
+    pub vcpu: u16,
+    /// When, in nanoseconds.
+    pub times: &'a [u64],
+    /// Of which functions.
+    pub functions: &'a [FunctionId],
+    /// What they were, and where.
+    pub steps: &'a [SlotStep],
+    /// The stacks that they are on; there may be more.
+    pub stacks: &'a [u64],
+}
+
+impl<'a> Steps<'a> {
+    /// How many there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.times.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.times.is_empty()
+    }
+
+    /// Those after the first so many.
+    #[must_use]
+    pub fn after(self, count: usize) -> Self {
+        Self {
+            times: self.times.get(count..).unwrap_or_default(),
+            functions: self.functions.get(count..).unwrap_or_default(),
+            steps: self.steps.get(count..).unwrap_or_default(),
+            ..self
+        }
+    }
+
+    /// Each of them: when, of which function, what and where.
+    #[inline]
+    pub fn each(self) -> impl Iterator<Item = (u64, FunctionId, SlotStep)> + 'a {
+        let each = self.times.iter().zip(self.functions).zip(self.steps);
+        each.map(|((time_ns, function), at)| (*time_ns, *function, *at))
+    }
+
+    /// The same as records.
+    pub fn records(self) -> impl Iterator<Item = Record> + 'a {
+        self.each().map(|(time_ns, function, at)| Record {
+            time_ns,
+            kind: RecordKind::Graph {
+                function,
+                step: at.step(),
+                slot: at.slot(),
+            },
+        })
+    }
+}
+
+/// Some records of a ring.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    /// Steps.
+    Steps(StepColumns),
+    /// Any.
+    Rows(Vec<Record>),
+}
+
+impl Part {
+    /// How many there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        match self {
+            Self::Steps(steps) => steps.len(),
+            Self::Rows(rows) => rows.len(),
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// When one of them was made, in nanoseconds, as far as it says.
+    #[must_use]
+    pub fn time_ns(&self, index: usize) -> Option<u64> {
+        match self {
+            Self::Steps(steps) => steps.times.get(index).copied(),
+            Self::Rows(rows) => rows.get(index).map(|record| record.time_ns),
+        }
+    }
+
+    /// Whether it is a loss.
+    #[must_use]
+    pub fn is_loss(&self, index: usize) -> bool {
+        match self {
+            Self::Steps(_) => false,
+            Self::Rows(rows) => rows
+                .get(index)
+                .is_some_and(|record| matches!(record.kind, RecordKind::Lost(_))),
+        }
+    }
+
+    /// Takes one of them, which leaves nothing behind that is of use.
+    pub fn take(&mut self, index: usize) -> Option<Record> {
+        match self {
+            Self::Steps(steps) => steps.some(0, index..index + 1).records().next(),
+            Self::Rows(rows) => {
+                let nothing = Record {
+                    time_ns: 0,
+                    kind: RecordKind::Lost(0),
+                };
+                Some(std::mem::replace(rows.get_mut(index)?, nothing))
+            }
+        }
+    }
+}
+
+impl Default for Part {
+    fn default() -> Self {
+        Self::Rows(Vec::new())
+    }
+}
+
+/// What a ring of a graph brought, in its order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Columns {
+    stack_log2: u32,
+    parts: Vec<Part>,
+}
+
+impl Columns {
+    /// Nothing yet, of a guest with stacks of this many bytes, a power of two.
+    #[must_use]
+    pub const fn new(stack_bytes: u64) -> Self {
+        Self {
+            stack_log2: stack_bytes.trailing_zeros() % u64::BITS,
+            parts: Vec::new(),
+        }
+    }
+
+    /// All that came since this was asked last.
+    #[must_use]
+    pub fn take(&mut self) -> Self {
+        Self {
+            stack_log2: self.stack_log2,
+            parts: std::mem::take(&mut self.parts),
+        }
+    }
+
+    /// What it is made of.
+    #[must_use]
+    pub fn into_parts(self) -> Vec<Part> {
+        self.parts
+    }
+
+    /// How many records there are.
+    #[must_use]
+    pub fn records(&self) -> usize {
+        self.parts.iter().map(Part::len).sum()
+    }
+
+    /// Adds the records themselves.
+    pub fn decode(self, into: &mut Vec<Record>) {
+        into.reserve(self.records());
+        for part in self.parts {
+            match part {
+                Part::Steps(steps) => into.extend(steps.all(0).records()),
+                Part::Rows(rows) => into.extend(rows),
+            }
+        }
+    }
+
+    fn add_rows(&mut self, add: impl FnOnce(&mut Vec<Record>)) {
+        if let Some(Part::Rows(rows)) = self.parts.last_mut() {
+            return add(rows);
+        }
+        let mut rows = Vec::new();
+        add(&mut rows);
+        self.parts.push(Part::Rows(rows));
+    }
+}
+
+impl Form for Columns {
+    fn calls(&mut self, times: &[u64], functions: &[FunctionId]) {
+        self.add_rows(|rows| rows.calls(times, functions));
+    }
+
+    fn called(&mut self, times: &[u64], functions: &[FunctionId], callers: &[u64]) {
+        self.add_rows(|rows| rows.called(times, functions, callers));
+    }
+
+    fn steps(&mut self, times: &[u64], functions: &[FunctionId], steps: &[SlotStep]) {
+        if let Some(Part::Steps(columns)) = self.parts.last_mut() {
+            return columns.add(times, functions, steps, self.stack_log2);
+        }
+        let mut columns = StepColumns::default();
+        columns.add(times, functions, steps, self.stack_log2);
+        self.parts.push(Part::Steps(columns));
+    }
+
+    fn lost(&mut self, time_ns: u64, count: u64) {
+        self.add_rows(|rows| rows.lost(time_ns, count));
+    }
+
+    fn other(&mut self, record: &Record) {
+        self.add_rows(|rows| rows.other(record));
+    }
+}
