@@ -165,7 +165,7 @@ impl CallRing {
         let mut encoder = std::mem::replace(&mut self.encoder, Encoder::Rows);
         let (records, count) = match &mut encoder {
             Encoder::Rows => {
-                let mut rows = self.rooms.take();
+                let mut rows = self.rooms.rows();
                 let count = self.read_into(&mut rows, found, patience, continues);
                 (Records::Rows(rows), count)
             }
@@ -178,6 +178,7 @@ impl CallRing {
                 (Records::DataFile(coder.take()), count)
             }
             Encoder::Columns(columns) => {
+                columns.use_room(self.rooms.steps());
                 let count = self.read_into(columns, found, patience, continues);
                 (Records::Columns(columns.take()), count)
             }

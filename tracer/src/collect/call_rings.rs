@@ -1,7 +1,7 @@
 //! The rings of calls of one session, each with a lock of its own. Who reads one comes to its lock under that of the session's
 //! reader; so who has that has each ring to itself once it has come to it.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use super::backlog::Backlog;
 use super::call_ring::{CallRing, SharedCallRing};
@@ -59,10 +59,14 @@ impl CallRings {
         self.each().map(|ring| ring.waiting()).sum()
     }
 
-    /// Gives all that was taken out of one to who writes it.
-    pub fn hand_over(&mut self, ring: u16, to: &mut Backlog) {
-        if let Some(mut ring) = self.ring(ring.into()) {
-            ring.hand_over(to);
+    /// Gives all that was taken out of those that nobody reads just now to who writes it.
+    pub fn hand_over(&mut self, to: &mut Backlog) {
+        for ring in &self.rings {
+            match ring.try_lock() {
+                Ok(mut ring) => ring.hand_over(to),
+                Err(TryLockError::Poisoned(ring)) => ring.into_inner().hand_over(to),
+                Err(TryLockError::WouldBlock) => {}
+            }
         }
     }
 }

@@ -191,7 +191,7 @@ impl EventDrain {
             };
             let before = before.saturating_sub(source.timeline.last().bound);
             let vcpu = source.reader.ring();
-            let mut records = rooms.take();
+            let mut records = rooms.rows();
             let mut sink = PointSink {
                 vcpu,
                 rings: &self.rings,

@@ -28,6 +28,8 @@ struct State {
     patience: Option<Patience>,
     taken: usize,
     reading: usize,
+    /// How often some of a ring was read.
+    parts: usize,
     /// Events that were read.
     count: usize,
 }
@@ -68,6 +70,15 @@ impl Hands {
             .left
             .wait_while(lock(&self.state), |state| state.reading > 0);
         read.unwrap_or_else(PoisonError::into_inner).count
+    }
+
+    /// Waits until rings were read more often in this round than so many times, or nobody reads any more: then there is
+    /// no answer.
+    pub fn more_than(&self, parts: usize) -> Option<usize> {
+        let waits = |state: &mut State| state.reading > 0 && state.parts <= parts;
+        let state = self.left.wait_while(lock(&self.state), waits);
+        let state = state.unwrap_or_else(PoisonError::into_inner);
+        (state.reading > 0).then_some(state.parts)
     }
 
     /// The next ring that nobody has taken.
@@ -122,8 +133,10 @@ impl Hand<'_> {
     }
 
     /// So many more events were read.
-    pub const fn has_read(&mut self, count: usize) {
+    pub fn has_read(&mut self, count: usize) {
         self.count = self.count.saturating_add(count);
+        lock(&self.hands.state).parts += 1;
+        self.hands.left.notify_all();
     }
 
     /// There is more than one has at once.

@@ -41,7 +41,7 @@ use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use call_ring::{Continues, SharedCallRing};
@@ -57,6 +57,9 @@ use writer::{Told, Writer};
 use crate::ring::reader::Patience;
 use crate::waits::Knock;
 use trace::export::uftrace::ExportError;
+
+/// So many records of one ring wait while somebody else writes, at most: then who reads it waits, too.
+const WAITING_MAX: usize = 1 << 17;
 
 /// So often vCPUs that wait at the end are given room, and the rest after each time: a thread that was woken may have to wait
 /// for a processor of the host.
@@ -127,23 +130,42 @@ impl SharedDrain {
         let patience = patience.unwrap_or_else(|| drain.patience());
         count += drain.read_rest(patience);
         drop(drain);
-        self.write(None);
+        self.write(lock(&self.writer), true);
         count
     }
 
+    /// Reads rings that nobody has taken, and then writes what others read, until they have.
     fn read_rings(&self) {
         while let Some(mut hand) = self.hands.take() {
             let (ring, patience) = (hand.ring(), hand.patience());
             let mut continues = Continues::No;
             loop {
                 hand.has_read(self.read_some(ring, patience, &mut continues));
-                self.write(Some(ring));
+                self.write_some(ring);
                 if continues == Continues::No {
                     break;
                 }
                 hand.has_much();
             }
         }
+        let mut parts = 0;
+        while let Some(more) = self.hands.more_than(parts) {
+            parts = more;
+            self.write(lock(&self.writer), false);
+        }
+    }
+
+    /// Writes what was read, unless somebody else is writing, and not much of this ring waits.
+    fn write_some(&self, ring: u16) {
+        let calls = self.calls.get(usize::from(ring));
+        let is_much = || calls.is_some_and(|calls| lock(calls).waiting() >= WAITING_MAX);
+        let writer = match self.writer.try_lock() {
+            Ok(writer) => writer,
+            Err(TryLockError::Poisoned(writer)) => writer.into_inner(),
+            Err(TryLockError::WouldBlock) if is_much() => lock(&self.writer),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        self.write(writer, false);
     }
 
     fn read_some(&self, ring: u16, patience: Option<Patience>, continues: &mut Continues) -> usize {
@@ -162,18 +184,17 @@ impl SharedDrain {
         count
     }
 
-    /// Writes what was read of a ring of calls; or what else there is, and what is certain by now.
-    fn write(&self, ring: Option<u16>) {
-        let mut writer = lock(&self.writer);
+    /// Writes what was read, as far as it is certain; when the round is over, what else there is, too.
+    fn write(&self, mut writer: MutexGuard<'_, Writer>, is_over: bool) {
         let mut drain = self.turn();
-        let output = drain.hand_over(ring, writer.backlog());
-        let now_ns = ring.is_none().then(|| drain.now_ns());
+        let output = drain.hand_over(writer.backlog());
+        let now_ns = is_over.then(|| drain.now_ns());
         drop(drain);
         if let Some(output) = output {
             writer.begin(*output);
         }
         writer.write(&self.told, now_ns);
-        if ring.is_some() {
+        if !is_over {
             return;
         }
         if let Some(why) = self.told().error {

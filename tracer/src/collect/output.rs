@@ -18,7 +18,7 @@ use trace::export::store::{Ending, News, Store};
 use trace::export::uftrace::layout::Text;
 use trace::export::uftrace::{AnomalyNote, ExportError, Metadata, Tally, UftraceWriter};
 use trace::live::{Heard, Live};
-use trace::stream::{Origin, Stream, StreamOptions};
+use trace::stream::{Origin, Pass, Stream, StreamOptions};
 
 use super::backlog::{Backlog, Batch, Records};
 use super::encoder::Encoding;
@@ -217,12 +217,14 @@ impl Output {
         }
         if !self.is_ordered() {
             // What waited for others while somebody listened comes before what goes to the store at once.
-            self.pass_on(false);
+            self.pass_on(Pass::Round);
         }
         backlog.drain().for_each(|batch| self.append(batch));
-        if !self.is_ordered() {
-            self.pass_on(false);
-        }
+        let pass = match self.is_ordered() {
+            true => Pass::Certain,
+            false => Pass::Round,
+        };
+        self.pass_on(pass);
     }
 
     /// Whether what a ring brings has to wait for the others.
@@ -239,8 +241,8 @@ impl Output {
         self.kept.is_none() && !self.live.is_heard()
     }
 
-    /// Passes on what is certain by now, or when it is over, all that is left.
-    fn pass_on(&mut self, is_over: bool) {
+    /// Passes on so much of what waits.
+    fn pass_on(&mut self, pass: Pass) {
         let is_heard = self.live.is_heard();
         let store = match self.kept.as_mut().map(|kept| &mut kept.store) {
             Some(Keeper::Records(_)) if !is_heard => {
@@ -254,7 +256,7 @@ impl Output {
         };
         match store {
             // Faster: it knows whom it calls.
-            Some(store) if !is_heard => store.take(&mut self.stream, is_over),
+            Some(store) if !is_heard => store.take(&mut self.stream, pass),
             store => {
                 let mut heard = Heard {
                     store,
@@ -262,7 +264,7 @@ impl Output {
                     functions: self.image.by_number(),
                     has_returns: self.stream.has_threads(),
                 };
-                self.stream.pass_on(is_over, &mut heard);
+                self.stream.pass_on(pass, &mut heard);
             }
         }
     }
@@ -282,7 +284,7 @@ impl Output {
         let is_heard = self.live.is_heard();
         let batch = match self.kept.as_mut().map(|kept| &mut kept.store) {
             Some(Keeper::Records(recording)) => {
-                let room = is_heard.then(|| self.stream.take_room().unwrap_or_default());
+                let room = is_heard.then(|| self.stream.take_rows());
                 let Some(batch) = recording.take(batch, room) else {
                     return;
                 };
@@ -299,7 +301,7 @@ impl Output {
             Records::Columns(columns) => self.stream.push_columns(origin, columns, until_ns),
             Records::Rows(rows) => self.stream.push(origin, rows, until_ns),
             coded => {
-                let room = self.stream.take_room().unwrap_or_default();
+                let room = self.stream.take_rows();
                 self.stream.push(origin, coded.into_rows(room), until_ns);
             }
         }
@@ -315,7 +317,7 @@ impl Output {
     /// What has been written leaves its room, where that is what the next comes into: what is made into rows here comes
     /// into it here.
     pub(super) fn leave_room(&mut self, to: &Rooms) {
-        if self.encodes().is_some() {
+        if let Some(Encoding::Compact(_) | Encoding::DataFile(_)) = self.encodes() {
             return;
         }
         while let Some(room) = self.stream.take_room() {
@@ -403,7 +405,7 @@ impl Output {
 
     /// Writes what is certain of its place by now, which is `now_ns`.
     pub fn settle(&mut self, now_ns: u64) {
-        self.pass_on(false);
+        self.pass_on(Pass::Round);
         if let Some(recording) = self.recording() {
             recording.end_round();
         }
@@ -445,7 +447,7 @@ impl Output {
     /// # Errors
     /// The first [`ExportError`] since it was made.
     pub fn finish(mut self, doubts: &TimeDoubts) -> Result<Option<Written>, ExportError> {
-        self.pass_on(true);
+        self.pass_on(Pass::All);
         // Whose records have all come: nothing more is told of its end.
         if self.stream.has_threads() {
             self.name_threads_at(u64::MAX);

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use trace::columns::{Part, StepColumns};
 use trace::event::Record;
 
 use super::looks::lock;
@@ -11,22 +12,36 @@ const ROOMS_MAX: usize = 64;
 
 /// That of one session, for all who read and who write.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Rooms(Arc<Mutex<Vec<Vec<Record>>>>);
+pub(super) struct Rooms(Arc<Mutex<Vec<Part>>>);
 
 impl Rooms {
-    /// The largest that there is.
-    pub fn take(&self) -> Vec<Record> {
+    /// The largest that there is, for rows.
+    pub fn rows(&self) -> Vec<Record> {
+        match self.largest(|room| matches!(room, Part::Rows(_))) {
+            Some(Part::Rows(rows)) => rows,
+            Some(Part::Steps(_)) | None => Vec::new(),
+        }
+    }
+
+    /// The same, for steps in columns.
+    pub fn steps(&self) -> StepColumns {
+        match self.largest(|room| matches!(room, Part::Steps(_))) {
+            Some(Part::Steps(steps)) => steps,
+            Some(Part::Rows(_)) | None => StepColumns::default(),
+        }
+    }
+
+    fn largest(&self, is_wanted: impl Fn(&Part) -> bool) -> Option<Part> {
         let mut all = lock(&self.0);
-        let rooms = all.iter().enumerate();
-        let largest = rooms.max_by_key(|(_, room)| room.capacity());
-        let index = largest.map(|(index, _)| index);
-        index.map_or_else(Vec::new, |index| all.swap_remove(index))
+        let rooms = all.iter().enumerate().filter(|(_, room)| is_wanted(room));
+        let (index, _) = rooms.max_by_key(|(_, room)| room.room())?;
+        Some(all.swap_remove(index))
     }
 
     /// It is what the next records come into.
-    pub fn keep(&self, room: Vec<Record>) {
+    pub fn keep(&self, room: Part) {
         let mut all = lock(&self.0);
-        if room.capacity() > 0 && all.len() < ROOMS_MAX {
+        if room.room() > 0 && all.len() < ROOMS_MAX {
             all.push(room);
         }
     }
@@ -45,15 +60,16 @@ mod tests {
     #[test]
     fn the_largest_is_given_first_and_not_more_are_kept_than_are_wanted() {
         let rooms = Rooms::default();
-        assert_eq!(rooms.take().capacity(), 0);
-        rooms.keep(Vec::new());
+        let rows = |capacity| Part::Rows(Vec::with_capacity(capacity));
+        assert_eq!(rooms.rows().capacity(), 0);
+        rooms.keep(rows(0));
         assert_eq!(rooms.count(), 0, "that is no room");
         for capacity in [3, 90, 8] {
-            rooms.keep(Vec::with_capacity(capacity));
+            rooms.keep(rows(capacity));
         }
-        assert!(rooms.take().capacity() >= 90);
+        assert!(rooms.rows().capacity() >= 90);
         assert_eq!(rooms.count(), 2);
-        (0..2 * ROOMS_MAX).for_each(|_| rooms.keep(Vec::with_capacity(1)));
+        (0..2 * ROOMS_MAX).for_each(|_| rooms.keep(rows(1)));
         assert_eq!(rooms.count(), ROOMS_MAX);
     }
 }

@@ -66,6 +66,21 @@ impl StepColumns {
         }
     }
 
+    fn clear(&mut self) {
+        let Self {
+            times,
+            functions,
+            steps,
+            stacks,
+            goes_back,
+        } = self;
+        times.clear();
+        functions.clear();
+        steps.clear();
+        stacks.clear();
+        *goes_back = false;
+    }
+
     fn add(&mut self, times: &[u64], functions: &[FunctionId], steps: &[SlotStep], log2: u32) {
         let mut last_ns = self.times.last().copied().unwrap_or(0);
         for time_ns in times {
@@ -86,7 +101,7 @@ impl StepColumns {
     }
 }
 
-/// Steps that one vCPU made after each other; all columns are as long.
+/// Steps that one vCPU made after each other, and their times ascend; all columns are as long.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Steps<'a> {
     /// Which one.
@@ -190,6 +205,23 @@ impl Part {
         }
     }
 
+    /// Leaves nothing but its room.
+    pub fn clear(&mut self) {
+        match self {
+            Self::Steps(steps) => steps.clear(),
+            Self::Rows(rows) => rows.clear(),
+        }
+    }
+
+    /// For how many there is room.
+    #[must_use]
+    pub const fn room(&self) -> usize {
+        match self {
+            Self::Steps(steps) => steps.times.capacity(),
+            Self::Rows(rows) => rows.capacity(),
+        }
+    }
+
     /// Takes one of them, which leaves nothing behind that is of use.
     pub fn take(&mut self, index: usize) -> Option<Record> {
         match self {
@@ -216,6 +248,8 @@ impl Default for Part {
 pub struct Columns {
     stack_log2: u32,
     parts: Vec<Part>,
+    /// For the next steps.
+    room: StepColumns,
 }
 
 impl Columns {
@@ -225,16 +259,31 @@ impl Columns {
         Self {
             stack_log2: stack_bytes.trailing_zeros() % u64::BITS,
             parts: Vec::new(),
+            room: StepColumns {
+                times: Vec::new(),
+                functions: Vec::new(),
+                steps: Vec::new(),
+                stacks: Vec::new(),
+                goes_back: false,
+            },
         }
+    }
+
+    /// The next steps come into this room.
+    pub fn use_room(&mut self, mut room: StepColumns) {
+        room.clear();
+        self.room = room;
     }
 
     /// All that came since this was asked last.
     #[must_use]
     pub fn take(&mut self) -> Self {
-        Self {
+        let next = Self {
             stack_log2: self.stack_log2,
-            parts: std::mem::take(&mut self.parts),
-        }
+            parts: Vec::new(),
+            room: StepColumns::default(),
+        };
+        std::mem::replace(self, next)
     }
 
     /// What it is made of.
@@ -283,7 +332,7 @@ impl Form for Columns {
         if let Some(Part::Steps(columns)) = self.parts.last_mut() {
             return columns.add(times, functions, steps, self.stack_log2);
         }
-        let mut columns = StepColumns::default();
+        let mut columns = std::mem::take(&mut self.room);
         columns.add(times, functions, steps, self.stack_log2);
         self.parts.push(Part::Steps(columns));
     }

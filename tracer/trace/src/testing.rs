@@ -8,6 +8,7 @@ use terms::function::{Function, FunctionId};
 use crate::columns::Steps;
 use crate::event::{End, Event, EventKind, Timed};
 use crate::export::uftrace::layout::Text;
+use crate::stream::Pass;
 use crate::stream::merge::{Merge, Taker};
 
 /// `f0`, `f1` and so on, of 16 bytes each.
@@ -84,6 +85,6 @@ impl Taker for Popped {
 /// What is certain of its place.
 pub fn popped(merge: &mut Merge) -> Vec<Timed> {
     let mut popped = Popped::default();
-    merge.pass_on(false, &mut popped);
+    merge.pass_on(Pass::Round, &mut popped);
     popped.0
 }

@@ -339,13 +339,11 @@ impl Drain {
         }
     }
 
-    /// Gives all that waits to who writes it, with that of one `ring` of calls, and where to from now on, where it went
-    /// nowhere before.
+    /// Gives all that waits to who writes it, but that of rings which are being read, and where to from now on, where it
+    /// went nowhere before.
     #[must_use]
-    pub(super) fn hand_over(&mut self, ring: Option<u16>, to: &mut Backlog) -> Option<Box<Output>> {
-        if let Some(ring) = ring {
-            self.calls.hand_over(ring, to);
-        }
+    pub(super) fn hand_over(&mut self, to: &mut Backlog) -> Option<Box<Output>> {
+        self.calls.hand_over(to);
         to.news = self.backlog.take_news();
         to.take(&mut self.backlog);
         self.output.take()

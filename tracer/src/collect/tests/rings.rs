@@ -26,7 +26,7 @@ fn what_is_read_of_a_ring_in_a_round_is_what_was_found_when_it_began() {
     }
     assert_eq!(read, MANY, "the rest is for the next round");
     let mut backlog = Backlog::default();
-    let _ = polled.lock().hand_over(Some(0), &mut backlog);
+    let _ = polled.lock().hand_over(&mut backlog);
     let looked: Vec<_> = backlog.drain().map(|batch| batch.looked_ns).collect();
     let (last, before) = looked.split_last().unwrap();
     assert!(last.is_some(), "all of what was found is there");

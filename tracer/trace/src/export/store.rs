@@ -13,7 +13,7 @@ use super::uftrace::layout::Text;
 use super::uftrace::{AnomalyNote, CodedCalls, Entries, ExportError, Metadata, Tally};
 use crate::doubt::TimeNote;
 use crate::event::Sink;
-use crate::stream::Stream;
+use crate::stream::{Pass, Stream};
 
 /// Takes the events of one session, and what there is to know about them. What cannot be kept is counted, the first reason
 /// is remembered, and later events are tried again.
@@ -24,8 +24,8 @@ pub trait Store: Sink + Debug + Send {
     /// Takes what it keeps of events from a budget, from now on. What describes them does not count.
     fn set_budget(&mut self, budget: &Budget);
 
-    /// Takes what is certain of this stream by now, or when it is over, all that is left.
-    fn take(&mut self, stream: &mut Stream, is_over: bool);
+    /// Takes so much of what waits in this stream.
+    fn take(&mut self, stream: &mut Stream, pass: Pass);
 
     /// Whether calls without returns are best put into bytes by who reads them: then what that takes.
     fn entries(&self) -> Option<&Entries>;

@@ -17,6 +17,7 @@
 pub mod anomaly;
 mod deaths;
 pub mod excerpt;
+mod frames;
 pub mod join;
 pub mod rules;
 mod run;

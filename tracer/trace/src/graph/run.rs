@@ -3,7 +3,8 @@
 use terms::function::FunctionId;
 
 use super::anomaly::{Anomalies, Anomaly};
-use super::stack::{Frame, Stack};
+use super::frames::Frame;
+use super::stack::Stack;
 use crate::event::{End, Event, EventKind, Sink, Step, Values};
 
 /// Calls open at once on one stack, and on all, at most.

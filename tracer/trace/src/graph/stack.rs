@@ -1,34 +1,19 @@
-//! The open calls of one stack.
+//! One stack: its open calls, and what else is known of it.
 
 use std::collections::VecDeque;
 
 use terms::function::FunctionId;
 
-use crate::event::{End, Step};
+use super::frames::{Frame, Frames};
+use crate::event::Step;
 
 /// Calls that ended without a return which are remembered, to notice when they return after all.
 const GHOSTS: usize = 16;
 
-/// An open call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Frame {
-    /// Where its return address lies.
-    pub slot: u64,
-    pub function: FunctionId,
-    pub entered_ns: u64,
-    /// The number of losses before it; `None` when one may have happened just after.
-    pub losses: Option<u64>,
-    /// Entered by a tail jump from the call with the same slot.
-    pub is_tail: bool,
-    /// The function whose exit ends the call: its own, or that of the call from which tail jumps led here. None when that
-    /// was not seen.
-    pub hooked: Option<FunctionId>,
-}
-
 /// A call that ended without a return, with the number of losses then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Ghost {
-    slot: u64,
+pub(super) struct Ghost {
+    pub slot: u64,
     function: FunctionId,
     losses: u64,
 }
@@ -36,9 +21,8 @@ struct Ghost {
 /// One stack: what runs on it is taken for one thread.
 #[derive(Debug)]
 pub(super) struct Stack {
-    /// Outermost first, so slots never rise.
-    pub frames: Vec<Frame>,
-    ghosts: VecDeque<Ghost>,
+    pub frames: Frames,
+    pub ghosts: VecDeque<Ghost>,
     /// The time of its last record.
     pub last_ns: u64,
     /// Calls on it contradict each other: two stacks were taken for one.
@@ -52,7 +36,7 @@ pub(super) struct Stack {
 impl Stack {
     pub const fn new() -> Self {
         Self {
-            frames: Vec::new(),
+            frames: Frames::new(),
             ghosts: VecDeque::new(),
             last_ns: 0,
             is_shared: false,
@@ -65,6 +49,12 @@ impl Stack {
     pub fn pop_dead(&mut self) -> Option<Frame> {
         let dead_ns = self.dead_ns?;
         self.frames.pop_if(|frame| frame.entered_ns <= dead_ns)
+    }
+
+    /// Whether one of the open calls is a thread's that has ended.
+    pub fn has_dead(&self) -> bool {
+        let first = self.frames.first().map(|frame| frame.entered_ns);
+        first.is_some_and(|entered_ns| self.dead_ns.is_some_and(|dead_ns| entered_ns <= dead_ns))
     }
 
     /// Calls that are open.
@@ -120,12 +110,6 @@ impl Stack {
         });
     }
 
-    /// Whether a call was taken for ended that was there.
-    #[inline]
-    pub fn has_ghost_at(&self, slot: u64) -> bool {
-        !self.ghosts.is_empty() && self.ghosts.iter().any(|ghost| ghost.slot == slot)
-    }
-
     /// A call was entered at `slot`: one that was there before is gone for good.
     pub fn forget(&mut self, slot: u64) {
         self.ghosts.retain(|ghost| ghost.slot != slot);
@@ -138,34 +122,6 @@ impl Stack {
             function,
             losses,
         })
-    }
-}
-
-impl Frame {
-    /// Of a function that was called, not jumped to, after so many losses.
-    pub const fn called(
-        slot: u64,
-        function: FunctionId,
-        entered_ns: u64,
-        losses: Option<u64>,
-    ) -> Self {
-        Self {
-            slot,
-            function,
-            entered_ns,
-            losses,
-            is_tail: false,
-            hooked: Some(function),
-        }
-    }
-
-    /// How the call ends, and what it took, when it returns at `time_ns`.
-    pub fn returned(&self, time_ns: u64, losses: u64) -> (End, Option<u64>) {
-        if self.losses == Some(losses) && time_ns >= self.entered_ns {
-            (End::Returned, Some(time_ns - self.entered_ns))
-        } else {
-            (End::Unsure, None)
-        }
     }
 }
 

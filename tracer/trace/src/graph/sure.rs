@@ -3,13 +3,22 @@
 
 use terms::function::FunctionId;
 
+use super::frames::Frame;
 use super::run::{At, OPEN_MAX, Run, STACK_OPEN_MAX};
-use super::stack::Frame;
+use super::stack::Stack;
 use crate::columns::Steps;
 use crate::event::{SlotStep, Step, SureStep};
 
 /// So many are passed on together, at most.
 const MANY: usize = 256;
+
+/// What room is filled with.
+const NOTHING: SureStep = SureStep {
+    time_ns: 0,
+    function: FunctionId(0),
+    depth: 0,
+    lasted_ns: None,
+};
 
 /// Records of one thread on one vCPU, after each other.
 #[derive(Debug, Clone, Copy)]
@@ -24,11 +33,16 @@ pub(super) struct Stretch {
 }
 
 impl Stretch {
+    /// Whether a step belongs here that is next.
+    #[inline]
+    const fn has(&self, time_ns: u64, slot: u64) -> bool {
+        slot >> self.stack_log2 == self.stack && time_ns <= self.until_ns
+    }
+
     /// Where the next step is, and what it does; `None` if it does not belong here.
     #[inline]
     pub fn at(&self, (time_ns, function, step): (u64, FunctionId, SlotStep)) -> Option<(At, Step)> {
         let slot = step.slot();
-        let is_here = slot >> self.stack_log2 == self.stack && time_ns <= self.until_ns;
         let at = At {
             time_ns,
             vcpu: self.vcpu,
@@ -36,77 +50,91 @@ impl Stretch {
             slot,
             function,
         };
-        is_here.then_some((at, step.step()))
+        self.has(time_ns, slot).then_some((at, step.step()))
     }
 }
 
 impl Run<'_> {
-    /// Takes as many of the first records as are sure steps, and adds them to `steps`. Returns how many: some at a time.
+    /// Puts as many of the first steps as are sure into the first places of `room`, which is made for that, some at a time.
+    /// Returns how many.
     pub fn sure_steps(
         &mut self,
         stretch: &Stretch,
-        records: Steps<'_>,
-        steps: &mut Vec<SureStep>,
+        steps: Steps<'_>,
+        room: &mut Vec<SureStep>,
     ) -> usize {
-        let stack = &mut *self.stack;
-        if stack.is_shared {
+        if !steps
+            .times
+            .first()
+            .is_some_and(|first| self.is_sure_from(*first))
+        {
             return 0;
         }
-        // What was entered before is a thread's that has died.
-        let alive_ns = stack.dead_ns.map_or(0, |dead_ns| dead_ns.saturating_add(1));
-        let (before, losses) = (steps.len(), self.losses);
-        let (mut last_ns, mut open) = (stack.last_ns, *self.open);
-        for record in records.each().take(MANY) {
-            let Some((at, step)) = stretch.at(record) else {
-                break;
-            };
-            if at.time_ns < last_ns || stack.has_ghost_at(at.slot) {
+        room.resize(MANY, NOTHING);
+        let losses = Some(self.losses);
+        let Stack { frames, ghosts, .. } = &mut *self.stack;
+        let (frames, depth) = frames.with_room(MANY);
+        let (mut open, mut taken, mut last_ns) = (*depth, 0, 0);
+        for (place, next) in room.iter_mut().zip(steps.each()) {
+            let (time_ns, function, at) = next;
+            let slot = at.slot();
+            let is_odd = !ghosts.is_empty() && ghosts.iter().any(|ghost| ghost.slot == slot);
+            if !stretch.has(time_ns, slot) || is_odd {
                 break;
             }
-            let frames = &mut stack.frames;
-            let (depth, lasted_ns) = match step {
+            let innermost = open.checked_sub(1).and_then(|last| frames.get(last));
+            let (depth, lasted_ns) = match at.step() {
                 Step::Entry => {
-                    let around = |last: &Frame| last.slot > at.slot && last.entered_ns >= alive_ns;
-                    let depth = frames.len();
-                    let has_room = depth < STACK_OPEN_MAX && open < OPEN_MAX;
-                    if !has_room || !frames.last().is_none_or(around) {
+                    if innermost.is_some_and(|last| last.slot <= slot) {
                         break;
                     }
-                    let losses = (at.time_ns >= self.lossy_until_ns).then_some(losses);
-                    frames.push(Frame::called(at.slot, at.function, at.time_ns, losses));
+                    let Some(frame) = frames.get_mut(open) else {
+                        break;
+                    };
+                    *frame = Frame::called(slot, function, time_ns, losses);
                     open += 1;
-                    (depth, None)
+                    (open - 1, None)
                 }
                 Step::Exit => {
-                    let is_its = |last: &mut Frame| {
-                        last.slot == at.slot
-                            && last.function == at.function
+                    let is_its = |last: &&Frame| {
+                        last.slot == slot
+                            && last.function == function
                             && !last.is_tail
-                            && last.losses == Some(losses)
-                            && last.entered_ns >= alive_ns
+                            && last.losses == losses
                     };
-                    let Some(frame) = frames.pop_if(is_its) else {
+                    let Some(frame) = innermost.filter(is_its) else {
                         break;
                     };
                     open -= 1;
-                    (frames.len(), Some(at.time_ns - frame.entered_ns))
+                    (open, Some(time_ns - frame.entered_ns))
                 }
                 Step::Tail | Step::Unhooked => break,
             };
-            last_ns = at.time_ns;
-            steps.push(SureStep {
-                time_ns: at.time_ns,
-                function: at.function,
+            *place = SureStep {
+                time_ns,
+                function,
                 #[expect(clippy::cast_possible_truncation, reason = "at most STACK_OPEN_MAX")]
                 depth: depth as u32,
                 lasted_ns,
-            });
+            };
+            taken += 1;
+            last_ns = time_ns;
         }
-        let taken = steps.len() - before;
         if taken > 0 {
-            (stack.last_ns, *self.open) = (last_ns, open);
-            stack.vcpu = Some(stretch.vcpu);
+            *self.open = *self.open + open - *depth;
+            *depth = open;
+            self.stack.last_ns = last_ns;
+            self.stack.vcpu = Some(stretch.vcpu);
         }
         taken
+    }
+
+    /// Whether steps from this time on can be sure: of what they are inside of all is known, and there is room for them.
+    fn is_sure_from(&self, time_ns: u64) -> bool {
+        let stack = &*self.stack;
+        let is_known = !stack.is_shared && !stack.has_dead();
+        let is_later = time_ns >= stack.last_ns && time_ns >= self.lossy_until_ns;
+        let has_room = stack.frames.len() + MANY <= STACK_OPEN_MAX && *self.open + MANY <= OPEN_MAX;
+        is_known && is_later && has_room
     }
 }

@@ -254,11 +254,9 @@ impl Threads {
         let mut rest = steps;
         while let Some((at, step)) = rest.each().next().and_then(|next| stretch.at(next)) {
             let sure = run.sure_steps(&stretch, rest, &mut room);
-            if sure == 0 {
-                run.step(at, step, sink);
-            } else {
-                sink.steps(steps.vcpu, thread, &room);
-                room.clear();
+            match room.get(..sure).filter(|sure| !sure.is_empty()) {
+                Some(sure) => sink.steps(steps.vcpu, thread, sure),
+                None => run.step(at, step, sink),
             }
             rest = rest.after(sure.max(1));
         }

@@ -9,6 +9,7 @@
 //! What one thread does on one vCPU has nothing to do with what another does elsewhere, and most of the time no thread moves.
 //! So where that is all that counts, what rings bring in a short time is passed on ring by ring, unless somebody has moved in it.
 
+use super::Pass;
 use super::ring::{Batch, Ring, Turn};
 use crate::columns::{Part, Steps};
 use crate::event::{Record, Timed};
@@ -41,7 +42,7 @@ pub struct Merge {
     /// What has gone on without being certain is not after this time.
     forced_ns: u64,
     /// Room of what has continued.
-    spare: Vec<Vec<Record>>,
+    spare: Vec<Part>,
 }
 
 impl Merge {
@@ -62,11 +63,7 @@ impl Merge {
     /// The next records of `ring`, made on this vCPU. What is lost at their end may have been lost up to `until_ns`.
     pub fn push(&mut self, ring: usize, vcpu: u16, part: Part, until_ns: u64) {
         let Some(ring) = self.rings.get_mut(ring).filter(|_| !part.is_empty()) else {
-            if let Part::Rows(rows) = part
-                && rows.capacity() > 0
-            {
-                self.spare.push(rows);
-            }
+            self.spare.push(part);
             return;
         };
         self.waiting += part.len();
@@ -110,10 +107,8 @@ impl Merge {
                 let each = batch.passed..batch.part.len();
                 each.filter_map(|record| batch.part.take(record))
                     .for_each(|record| pass(index, batch.vcpu, record));
-                if let Part::Rows(mut rows) = batch.part {
-                    rows.clear();
-                    self.spare.push(rows);
-                }
+                batch.part.clear();
+                self.spare.push(batch.part);
             }
         }
         self.leave_few();
@@ -125,19 +120,22 @@ impl Merge {
     }
 
     /// Room for records, empty.
-    pub fn take_room(&mut self) -> Option<Vec<Record>> {
+    pub fn take_room(&mut self) -> Option<Part> {
         self.spare.pop()
     }
 
-    /// A round is over: passes on what is certain, or when no ring brings any more, everything.
-    pub fn pass_on(&mut self, is_over: bool, to: &mut impl Taker) {
+    /// Passes on so much of what waits.
+    pub fn pass_on(&mut self, pass: Pass, to: &mut impl Taker) {
+        let is_over = pass == Pass::All;
         let some = self.rings.iter().filter(|ring| !ring.waiting.is_empty());
         if some.count() > 1 && to.knows_apart() {
             self.pass_near(is_over, to);
         }
-        self.pass_in_order(is_over, u64::MAX, to);
-        self.fresh = 0;
-        self.leave_few();
+        self.pass_in_order(pass, u64::MAX, to);
+        if pass != Pass::Certain {
+            self.fresh = 0;
+            self.leave_few();
+        }
     }
 
     /// Passes on what is certain, a short time after the other.
@@ -148,7 +146,8 @@ impl Merge {
             let near = self.rings.iter().map(|ring| ring.near_ns(is_over));
             let end_ns = near.min().unwrap_or(0);
             self.pass_apart(end_ns, to);
-            self.pass_in_order(is_over, end_ns, to);
+            let pass = if is_over { Pass::All } else { Pass::Certain };
+            self.pass_in_order(pass, end_ns, to);
         }
     }
 
@@ -172,12 +171,14 @@ impl Merge {
         }
     }
 
-    /// Passes on what is certain up to this time in its order, and what must not wait any longer.
-    fn pass_in_order(&mut self, is_over: bool, up_to_ns: u64, to: &mut impl Taker) {
+    /// Passes on so much up to this time, in its order.
+    fn pass_in_order(&mut self, pass: Pass, up_to_ns: u64, to: &mut impl Taker) {
+        let is_over = pass == Pass::All;
         let mut heads = Heads::of(&self.rings);
         while let Some((time, index)) = heads.waiting.pop() {
             let is_certain = is_over || time <= heads.certain_ns;
-            let is_too_much = self.waiting > self.limit.saturating_add(self.fresh);
+            let is_much = self.waiting > self.limit.saturating_add(self.fresh);
+            let is_too_much = is_much && pass == Pass::Round;
             if time > up_to_ns || !is_certain && !is_too_much {
                 break;
             }

@@ -51,6 +51,17 @@ pub enum Origin {
     Host(u16),
 }
 
+/// What of that which waits is passed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pass {
+    /// What is certain of its place, in the middle of a round.
+    Certain,
+    /// The same when a round is over, and what waits in vain for others.
+    Round,
+    /// Everything: no ring brings any more.
+    All,
+}
+
 /// Turns what rings bring into events.
 #[derive(Debug)]
 pub struct Stream {
@@ -342,16 +353,16 @@ impl Stream {
 
     /// Passes on what is certain so far.
     pub fn run(&mut self, sink: &mut impl Sink) {
-        self.pass_on(false, sink);
+        self.pass_on(Pass::Round, sink);
     }
 
     /// Passes on everything: no ring brings any more.
     pub fn finish(&mut self, sink: &mut impl Sink) {
-        self.pass_on(true, sink);
+        self.pass_on(Pass::All, sink);
     }
 
-    /// The one or the other.
-    pub fn pass_on(&mut self, is_over: bool, sink: &mut impl Sink) {
+    /// Passes on so much.
+    pub fn pass_on(&mut self, pass: Pass, sink: &mut impl Sink) {
         let is_ordered = self.is_ordered(sink);
         let (graph, rings) = (&mut self.graph, usize::from(self.rings));
         if is_ordered {
@@ -362,7 +373,7 @@ impl Stream {
                 keeps_apart,
                 sink,
             };
-            self.merge.pass_on(is_over, &mut passing);
+            self.merge.pass_on(pass, &mut passing);
         } else {
             self.merge.pass_all(|ring, vcpu, record| {
                 if let Some(event) = alone(vcpu, ring < rings, record) {
@@ -370,7 +381,7 @@ impl Stream {
                 }
             });
         }
-        if let Some(graph) = self.graph.as_mut().filter(|_| is_over) {
+        if let Some(graph) = self.graph.as_mut().filter(|_| pass == Pass::All) {
             graph.advance(u64::MAX, sink);
             graph.selection.finish(sink);
         }
@@ -392,8 +403,16 @@ impl Stream {
     }
 
     /// Room for records: of what has been passed on.
-    pub fn take_room(&mut self) -> Option<Vec<Record>> {
+    pub fn take_room(&mut self) -> Option<Part> {
         self.merge.take_room()
+    }
+
+    /// The same for rows: of what has been passed on, if that were any.
+    pub fn take_rows(&mut self) -> Vec<Record> {
+        match self.merge.take_room() {
+            Some(Part::Rows(rows)) => rows,
+            Some(Part::Steps(_)) | None => Vec::new(),
+        }
     }
 
     /// Records of rings that there are not.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use super::merge::Taker;
 use crate::columns::{Part, Steps};
-use crate::event::{Record, Timed};
+use crate::event::Timed;
 
 /// What one ring brought in one round, or a part of it.
 #[derive(Debug, Default)]
@@ -119,7 +119,7 @@ impl Ring {
         number: usize,
         turn: &Turn,
         to: &mut impl Taker,
-        spare: &mut Vec<Vec<Record>>,
+        spare: &mut Vec<Part>,
     ) -> usize {
         let mut count = 0;
         while let Some(batch) = self.waiting.front_mut() {
@@ -147,7 +147,7 @@ impl Ring {
     }
 
     /// The first that wait have continued, so many of one batch.
-    pub fn skip(&mut self, steps: usize, spare: &mut Vec<Vec<Record>>) {
+    pub fn skip(&mut self, steps: usize, spare: &mut Vec<Part>) {
         if let Some(batch) = self.waiting.front_mut().filter(|_| steps > 0) {
             batch.passed += steps;
             let last_ns = batch.part.time_ns(batch.passed - 1);
@@ -157,15 +157,13 @@ impl Ring {
     }
 
     /// Leaves the room of the first batch, if all of it has continued.
-    fn leave(&mut self, spare: &mut Vec<Vec<Record>>) -> bool {
+    fn leave(&mut self, spare: &mut Vec<Part>) -> bool {
         let done = self.waiting.pop_front_if(|batch| batch.waiting() == 0);
-        let Some(Batch { part, .. }) = done else {
+        let Some(Batch { mut part, .. }) = done else {
             return false;
         };
-        if let Part::Rows(mut rows) = part {
-            rows.clear();
-            spare.push(rows);
-        }
+        part.clear();
+        spare.push(part);
         true
     }
 

@@ -267,7 +267,7 @@ fn what_goes_as_it_came_waits_no_longer_and_leaves_its_room() {
     merge.pass_all(|ring, _, record| passed.push((ring, record.time_ns)));
     assert_eq!(passed, [(0, 10), (0, 20)]);
     let spare = merge.take_room().unwrap();
-    assert!(spare.is_empty() && spare.capacity() >= room);
+    assert!(spare.is_empty() && spare.room() >= room);
     merge.push(0, 0, Part::Rows(vec![entry(30, 0)]), 0);
     assert_eq!(popped(&mut merge), [], "one may wait");
     merge.looked(1, 30);

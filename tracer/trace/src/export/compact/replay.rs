@@ -25,7 +25,7 @@ use crate::export::probes::ProbeNote;
 use crate::export::store::{Ending, News, Store};
 use crate::export::uftrace::layout::Text;
 use crate::export::uftrace::{AnomalyNote, Metadata, Tally, UftraceWriter};
-use crate::stream::{Stream, WAITING_MAX};
+use crate::stream::{Pass, Stream, WAITING_MAX};
 use crate::watch::Watch;
 
 /// Records of one round, at most: what all rings of a guest together hold. More continue as they are, so that a file that
@@ -259,22 +259,22 @@ impl Replay {
             self.stream.looked(of.origin, time_ns);
         }
         if !self.stream.is_ordered(&self.to) {
-            self.pass_on(false);
+            self.pass_on(Pass::Round);
         } else if self.waiting > ROUND_MAX {
             // As if two were over: what has come waits no longer.
-            (0..2).for_each(|_| self.pass_on(false));
+            (0..2).for_each(|_| self.pass_on(Pass::Round));
         }
         Some(())
     }
 
-    fn pass_on(&mut self, is_over: bool) {
+    fn pass_on(&mut self, pass: Pass) {
         self.waiting = 0;
-        self.to.take(&mut self.stream, is_over);
+        self.to.take(&mut self.stream, pass);
         while self.stream.take_room().is_some() {}
     }
 
     fn round(&mut self) {
-        self.pass_on(false);
+        self.pass_on(Pass::Round);
         self.know_threads();
     }
 
@@ -307,7 +307,7 @@ impl Replay {
     }
 
     fn finish(mut self, stop: Stop) -> Result<Replayed, CompactError> {
-        self.pass_on(true);
+        self.pass_on(Pass::All);
         self.know_threads();
         let anomalies = self.stream.anomalies();
         let anomalies = anomalies.map_or_else(Vec::new, |anomalies| {

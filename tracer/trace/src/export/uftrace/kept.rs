@@ -4,7 +4,7 @@ use super::{CodedCalls, Entries, ExportError, Tally, UftraceWriter};
 use crate::event::{Event, EventKind, Sink, SureStep};
 use crate::export::budget::Budget;
 use crate::export::store::{Ending, News, Store};
-use crate::stream::Stream;
+use crate::stream::{Pass, Stream};
 
 impl Sink for UftraceWriter {
     #[inline(always)]
@@ -68,8 +68,8 @@ impl Store for UftraceWriter {
         self.events.set_budget(budget);
     }
 
-    fn take(&mut self, stream: &mut Stream, is_over: bool) {
-        stream.pass_on(is_over, self);
+    fn take(&mut self, stream: &mut Stream, pass: Pass) {
+        stream.pass_on(pass, self);
     }
 
     fn entries(&self) -> Option<&Entries> {

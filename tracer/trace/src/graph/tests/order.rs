@@ -144,7 +144,7 @@ fn room_of_what_has_continued_is_given_back_empty() {
     assert_eq!(merge.take_room(), None, "it is still needed");
     assert_eq!(places(&mut merge).len(), 2);
     let room = merge.take_room().unwrap();
-    assert!(room.is_empty() && room.capacity() >= 2);
+    assert!(room.is_empty() && room.room() >= 2);
 }
 
 fn values(slot: u64) -> CallValues {

@@ -1,0 +1,109 @@
+//! The open calls of one stack, outermost first, so slots never rise.
+
+use terms::function::FunctionId;
+
+use crate::event::End;
+
+/// An open call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Frame {
+    /// Where its return address lies.
+    pub slot: u64,
+    pub function: FunctionId,
+    pub entered_ns: u64,
+    /// The number of losses before it; `None` when one may have happened just after.
+    pub losses: Option<u64>,
+    /// Entered by a tail jump from the call with the same slot.
+    pub is_tail: bool,
+    /// The function whose exit ends the call: its own, or that of the call from which tail jumps led here. None when that
+    /// was not seen.
+    pub hooked: Option<FunctionId>,
+}
+
+impl Frame {
+    /// Of a function that was called, not jumped to, after so many losses.
+    #[inline]
+    pub const fn called(
+        slot: u64,
+        function: FunctionId,
+        entered_ns: u64,
+        losses: Option<u64>,
+    ) -> Self {
+        Self {
+            slot,
+            function,
+            entered_ns,
+            losses,
+            is_tail: false,
+            hooked: Some(function),
+        }
+    }
+
+    /// How the call ends, and what it took, when it returns at `time_ns`.
+    pub fn returned(&self, time_ns: u64, losses: u64) -> (End, Option<u64>) {
+        if self.losses == Some(losses) && time_ns >= self.entered_ns {
+            (End::Returned, Some(time_ns - self.entered_ns))
+        } else {
+            (End::Unsure, None)
+        }
+    }
+}
+
+/// Open calls, and room for more.
+#[derive(Debug, Default)]
+pub(super) struct Frames {
+    /// The first are open, the others are room.
+    places: Vec<Frame>,
+    open: usize,
+}
+
+impl Frames {
+    pub const fn new() -> Self {
+        Self {
+            places: Vec::new(),
+            open: 0,
+        }
+    }
+
+    /// How many are open.
+    pub const fn len(&self) -> usize {
+        self.open
+    }
+
+    fn all(&self) -> &[Frame] {
+        self.places.get(..self.open).unwrap_or_default()
+    }
+
+    /// The outermost.
+    pub fn first(&self) -> Option<&Frame> {
+        self.all().first()
+    }
+
+    /// The innermost.
+    pub fn last(&self) -> Option<&Frame> {
+        self.all().last()
+    }
+
+    pub fn push(&mut self, frame: Frame) {
+        self.places.truncate(self.open);
+        self.places.push(frame);
+        self.open += 1;
+    }
+
+    /// Takes the innermost, if it is so.
+    pub fn pop_if(&mut self, is_so: impl FnOnce(&Frame) -> bool) -> Option<Frame> {
+        let last = self.last().copied().filter(is_so)?;
+        self.open -= 1;
+        Some(last)
+    }
+
+    /// All places with room for so many more, and how many are open: for who enters and leaves many calls.
+    pub fn with_room(&mut self, more: usize) -> (&mut [Frame], &mut usize) {
+        let places = self.open.saturating_add(more);
+        if self.places.len() < places {
+            let nothing = Frame::called(0, FunctionId(0), 0, None);
+            self.places.resize(places, nothing);
+        }
+        (&mut self.places, &mut self.open)
+    }
+}
