@@ -5,21 +5,39 @@ use terms::function::FunctionId;
 
 use super::bytes::{Bytes, Malformed};
 use super::rows::{self, CALLED, CALLS, GRAPH, GROUP};
-use crate::event::{Record, RecordKind, Step};
+use crate::event::SlotStep;
+use crate::form::Form;
 
-/// Adds the records in `bytes` to `into`; the time of the first counts from `base_ns`.
-pub(super) fn decode(bytes: &[u8], base_ns: u64, into: &mut Vec<Record>) -> Result<(), Malformed> {
+/// Gives the records in `bytes` to `into`; the time of the first counts from `base_ns`.
+pub(super) fn decode(bytes: &[u8], base_ns: u64, into: &mut impl Form) -> Result<(), Malformed> {
     let mut from = Bytes::of(bytes);
-    let (mut time_ns, mut slot, mut caller) = (base_ns, 0, 0);
+    let (mut time_ns, mut slot, mut caller) = (base_ns, 0_u64, 0_u64);
     while !from.is_empty() {
         match from.byte()? {
-            CALLS => calls(&mut time_ns, &mut from, into)?,
-            GRAPH => graph((&mut time_ns, &mut slot), &mut from, into)?,
-            CALLED => called((&mut time_ns, &mut caller), &mut from, into)?,
+            CALLS => {
+                let group = Group::read(&mut time_ns, false, &mut from)?;
+                into.calls(group.times(), group.functions());
+            }
+            GRAPH => {
+                let group = Group::read(&mut time_ns, true, &mut from)?;
+                let steps = group.beside(|moved| {
+                    slot = (slot >> 3).wrapping_add(distance(moved >> 2)) << 3;
+                    SlotStep::new(slot, moved)
+                });
+                into.steps(group.times(), group.functions(), group.first(&steps));
+            }
+            CALLED => {
+                let group = Group::read(&mut time_ns, true, &mut from)?;
+                let callers = group.beside(|apart| {
+                    caller = caller.wrapping_add(distance(apart));
+                    caller
+                });
+                into.called(group.times(), group.functions(), group.first(&callers));
+            }
             tag => {
                 let record = rows::decode(tag, time_ns, &mut from)?;
                 time_ns = record.time_ns;
-                into.push(record);
+                into.record(&record);
             }
         }
     }
@@ -53,70 +71,56 @@ impl Head {
     }
 }
 
-fn calls(time_ns: &mut u64, from: &mut Bytes<'_>, into: &mut Vec<Record>) -> Result<(), Malformed> {
-    let head = Head::read(from, false)?;
-    let times = column(head.time, head.count, from)?;
-    let functions = column(head.function, head.count, from)?;
-    let both = times.iter().zip(&functions).take(head.count);
-    into.extend(both.map(|(since, above)| {
-        *time_ns = time_ns.wrapping_add(*since);
-        Record {
-            time_ns: *time_ns,
-            kind: RecordKind::Entry(function(head.lowest, *above)),
-        }
-    }));
-    Ok(())
+/// Records of one kind after each other, a column for each thing that they say.
+struct Group {
+    count: usize,
+    times: [u64; GROUP],
+    functions: [FunctionId; GROUP],
+    beside: [u64; GROUP],
 }
 
-fn graph(
-    (time_ns, slot): (&mut u64, &mut u64),
-    from: &mut Bytes<'_>,
-    into: &mut Vec<Record>,
-) -> Result<(), Malformed> {
-    with_beside(time_ns, from, into, |function, moved| {
-        *slot = (*slot >> 3).wrapping_add(distance(moved >> 2)) << 3;
-        RecordKind::Graph {
-            function,
-            step: Step::of(moved & 3).unwrap_or(Step::Entry),
-            slot: *slot,
+impl Group {
+    /// The next one, where the record before it was at `time_ns`.
+    fn read(time_ns: &mut u64, has_beside: bool, from: &mut Bytes<'_>) -> Result<Self, Malformed> {
+        let head = Head::read(from, has_beside)?;
+        let mut times = column(head.time, head.count, from)?;
+        let above = column(head.function, head.count, from)?;
+        let beside = match has_beside {
+            true => column(head.beside, head.count, from)?,
+            false => [0; GROUP],
+        };
+        for time in times.iter_mut().take(head.count) {
+            *time_ns = time_ns.wrapping_add(*time);
+            *time = *time_ns;
         }
-    })
-}
+        Ok(Self {
+            count: head.count,
+            times,
+            functions: above.map(|above| function(head.lowest, above)),
+            beside,
+        })
+    }
 
-fn called(
-    (time_ns, caller): (&mut u64, &mut u64),
-    from: &mut Bytes<'_>,
-    into: &mut Vec<Record>,
-) -> Result<(), Malformed> {
-    with_beside(time_ns, from, into, |function, apart| {
-        *caller = caller.wrapping_add(distance(apart));
-        RecordKind::Called {
-            function,
-            caller: *caller,
-        }
-    })
-}
+    /// As many as there are.
+    fn first<'a, T>(&self, column: &'a [T; GROUP]) -> &'a [T] {
+        column.get(..self.count).unwrap_or(column)
+    }
 
-/// Records that have a number beside time and function; `kind` is what both say.
-fn with_beside(
-    time_ns: &mut u64,
-    from: &mut Bytes<'_>,
-    into: &mut Vec<Record>,
-    mut kind: impl FnMut(FunctionId, u64) -> RecordKind,
-) -> Result<(), Malformed> {
-    let head = Head::read(from, true)?;
-    let times = column(head.time, head.count, from)?;
-    let functions = column(head.function, head.count, from)?;
-    let beside = column(head.beside, head.count, from)?;
-    let all = times.iter().zip(&functions).zip(&beside).take(head.count);
-    into.extend(all.map(|((since, above), beside)| {
-        *time_ns = time_ns.wrapping_add(*since);
-        Record {
-            time_ns: *time_ns,
-            kind: kind(function(head.lowest, *above), *beside),
-        }
-    }));
-    Ok(())
+    fn times(&self) -> &[u64] {
+        self.first(&self.times)
+    }
+
+    fn functions(&self) -> &[FunctionId] {
+        self.first(&self.functions)
+    }
+
+    /// What stands beside times and functions, made into what it is; what is after the last is nothing.
+    fn beside<T: Copy + Default>(&self, mut made: impl FnMut(u64) -> T) -> [T; GROUP] {
+        let mut all = [T::default(); GROUP];
+        let each = all.iter_mut().zip(self.first(&self.beside));
+        each.for_each(|(place, beside)| *place = made(*beside));
+        all
+    }
 }
 
 /// How far from the one before, of a number that says so in zigzag.

@@ -7,6 +7,7 @@ use super::bytes::{Bytes, Malformed};
 use super::decode::decode;
 use super::looks::{number, origin};
 use crate::event::Record;
+use crate::form::Form;
 use crate::stream::Origin;
 
 /// Bytes before the records: the block's own, and what is said of them all.
@@ -78,12 +79,12 @@ impl Part {
     }
 }
 
-/// The records of a block that was read, and what is said of them.
-pub(super) fn read(block: &[u8]) -> Result<(Of, Vec<Record>), Malformed> {
+/// Reads a block: gives its records to `into`, and returns what is said of them.
+pub(super) fn read(block: &[u8], into: &mut impl Form) -> Result<Of, Malformed> {
     let mut from = Bytes::of(block);
     let [kind, is_looked] = from.array()?;
     let vcpu = u16::from_le_bytes(from.array()?);
-    let count = u32::from_le_bytes(from.array()?);
+    let _count: [u8; 4] = from.array()?;
     let mut next = || from.array().map(u64::from_le_bytes);
     let (_lost, base_ns, until_ns, looked_ns) = (next()?, next()?, next()?, next()?);
     let of = Of {
@@ -92,9 +93,6 @@ pub(super) fn read(block: &[u8]) -> Result<(Of, Vec<Record>), Malformed> {
         until_ns,
     };
     let rest = block.get(HEAD..).unwrap_or_default();
-    // No record takes less than an eighth of a byte: a group of 64 has 8 bytes at least.
-    let count = usize::try_from(count).unwrap_or_default();
-    let mut records = Vec::with_capacity(count.min(rest.len().saturating_mul(8)));
-    decode(rest, base_ns, &mut records)?;
-    Ok((of, records))
+    decode(rest, base_ns, into)?;
+    Ok(of)
 }

@@ -20,6 +20,7 @@ use super::notes::{
     BeginNote, DeathNote, EndNote, FunctionsNote, PointNote, ThreadsNote, ValuesNote,
 };
 use super::part;
+use crate::columns::Columns;
 use crate::export::call_formats::CallFormats;
 use crate::export::probes::ProbeNote;
 use crate::export::store::{Ending, News, Store};
@@ -251,10 +252,11 @@ impl Replay {
     }
 
     fn records(&mut self, block: &[u8]) -> Option<()> {
-        let (of, records) = part::read(block).ok()?;
-        self.waiting += records.len();
-        self.read += records.len() as u64;
-        self.stream.push(of.origin, records, of.until_ns);
+        let mut records = Columns::new(self.stream.stack_bytes().unwrap_or(1));
+        let of = part::read(block, &mut records).ok()?;
+        self.waiting += records.records();
+        self.read += records.records() as u64;
+        self.stream.push_columns(of.origin, records, of.until_ns);
         if let Some(time_ns) = of.looked_ns {
             self.stream.looked(of.origin, time_ns);
         }
