@@ -216,6 +216,26 @@ mod tests {
     }
 
     #[test]
+    fn who_has_nothing_to_read_is_told_of_what_others_read_until_nobody_does() {
+        let hands = Hands::default();
+        assert_eq!(hands.more_than(0), None, "there is no round");
+        hands.begin(1, None);
+        let mut hand = hands.take().unwrap();
+        hand.has_read(3);
+        assert_eq!(hands.more_than(0), Some(1));
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| [hands.more_than(1), hands.more_than(2)]);
+            hand.has_read(0);
+            while !waits.is_finished() && hands.more_than(1) != Some(2) {}
+            drop(hand);
+            let told = waits.join().unwrap();
+            assert_eq!(told[1], None);
+            assert!(matches!(told[0], Some(2) | None), "{told:?}");
+        });
+        assert_eq!(hands.end(), 3);
+    }
+
+    #[test]
     fn a_thread_that_fails_holds_up_no_round() {
         let hands = Hands::default();
         hands.begin(1, None);

@@ -8,8 +8,8 @@ use terms::function::{Function, FunctionId};
 use crate::columns::Steps;
 use crate::event::{End, Event, EventKind, Timed};
 use crate::export::uftrace::layout::Text;
-use crate::stream::Pass;
-use crate::stream::merge::{Merge, Taker};
+use crate::stream::merge::Merge;
+use crate::stream::taker::{Pass, Taker};
 
 /// `f0`, `f1` and so on, of 16 bytes each.
 pub fn functions(count: u64) -> Vec<Function> {

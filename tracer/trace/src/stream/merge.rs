@@ -9,26 +9,10 @@
 //! What one thread does on one vCPU has nothing to do with what another does elsewhere, and most of the time no thread moves.
 //! So where that is all that counts, what rings bring in a short time is passed on ring by ring, unless somebody has moved in it.
 
-use super::Pass;
 use super::ring::{Batch, Ring, Turn};
-use crate::columns::{Part, Steps};
-use crate::event::{Record, Timed};
-
-/// Where records go to in their order.
-pub trait Taker {
-    /// The next one, of this ring.
-    fn one(&mut self, ring: usize, timed: Timed);
-
-    /// The next ones: no other ring brings anything of their times, or what they bring is apart.
-    fn steps(&mut self, steps: Steps<'_>);
-
-    /// Whether it can say that rings are apart.
-    fn knows_apart(&self) -> bool;
-
-    /// Whether what each of these rings brings in one stretch of time has nothing to do with what the others do: then the
-    /// one's comes at once, and after it the other's.
-    fn are_apart(&mut self, rings: &[Steps<'_>]) -> bool;
-}
+use super::taker::{Pass, Taker};
+use crate::columns::Part;
+use crate::event::Record;
 
 /// Puts the rings' records into one order.
 #[derive(Debug)]

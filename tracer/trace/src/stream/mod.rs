@@ -19,6 +19,7 @@
 
 pub mod merge;
 mod ring;
+pub mod taker;
 #[cfg(test)]
 mod tests;
 
@@ -33,7 +34,9 @@ use crate::graph::rules::Rules;
 use crate::graph::selection::Selection;
 use crate::graph::threads::{BadStackSize, Threads};
 use crate::graph::{Anomalies, Death};
-use merge::{Merge, Taker};
+use merge::Merge;
+pub use taker::Pass;
+use taker::Taker;
 
 /// Records that may wait for a ring that lags.
 pub const WAITING_MAX: usize = 1 << 20;
@@ -49,17 +52,6 @@ pub enum Origin {
     Clock,
     /// The thread of the host that runs this vCPU.
     Host(u16),
-}
-
-/// What of that which waits is passed on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pass {
-    /// What is certain of its place, in the middle of a round.
-    Certain,
-    /// The same when a round is over, and what waits in vain for others.
-    Round,
-    /// Everything: no ring brings any more.
-    All,
 }
 
 /// Turns what rings bring into events.

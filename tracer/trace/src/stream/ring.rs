@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::merge::Taker;
+use super::taker::Taker;
 use crate::columns::{Part, Steps};
 use crate::event::Timed;
 

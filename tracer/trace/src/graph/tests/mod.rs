@@ -19,6 +19,7 @@ use crate::stream::merge::Merge;
 use crate::stream::{Origin, Stream};
 use crate::testing::{event, popped};
 
+mod apart;
 mod by_hand;
 mod edges;
 mod expected;

@@ -3,6 +3,7 @@
 mod alone;
 mod budget;
 mod many;
+mod steps;
 
 use crate::testing::{event, functions, text_of};
 use terms::function::FunctionId;

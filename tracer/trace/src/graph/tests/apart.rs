@@ -1,0 +1,287 @@
+//! Many steps at a time, and rings apart, come to what single records in the order of time come to.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::{Act, Guest, STACK, act_or_death, calls, columns};
+use crate::columns::Part;
+use crate::event::{Event, EventKind, Record, RecordKind, Sink, Timed};
+use crate::form::Form;
+use crate::graph::join::Found;
+use crate::graph::threads::Threads;
+use crate::graph::{Anomalies, Anomaly, Death};
+use crate::stream::{Origin, Pass, Stream};
+use terms::function::FunctionId;
+
+/// Who takes threads as they come.
+#[derive(Default)]
+struct Apart(Vec<Event>);
+
+impl Sink for Apart {
+    fn event(&mut self, event: Event) {
+        self.0.push(event);
+    }
+
+    fn is_ordered(&self) -> bool {
+        false
+    }
+}
+
+fn counts(anomalies: &Anomalies) -> Vec<(Anomaly, u64)> {
+    let each = anomalies.iter();
+    each.map(|(anomaly, seen)| (anomaly, seen.count)).collect()
+}
+
+/// What happens next in a guest whose threads move now and then.
+#[derive(Debug, Clone)]
+enum Next {
+    /// A thread does something.
+    Does(u64, Act),
+    /// All threads move on to the next vCPU.
+    Move,
+    /// This vCPU's ring loses the last so many records that it has.
+    Lose(usize, usize),
+}
+
+fn next() -> impl Strategy<Value = Next> {
+    prop_oneof![
+        200 => (0..6u64, act_or_death()).prop_map(|(thread, act)| Next::Does(thread, act)),
+        3 => Just(Next::Move),
+        1 => (0..3usize, 1..9usize).prop_map(|(ring, count)| Next::Lose(ring, count)),
+    ]
+}
+
+/// The rings of such a guest.
+fn rings(story: &[Next]) -> Vec<Vec<Record>> {
+    let mut guest = Guest::new(3);
+    let mut moved = 0;
+    for next in story {
+        match next {
+            Next::Does(thread, act) => {
+                let vcpu = usize::try_from(thread + moved).unwrap() % 3;
+                guest.act(*thread, vcpu, *act, 7);
+            }
+            Next::Move => moved += 1,
+            Next::Lose(ring, count) => {
+                let ring = &mut guest.rings[*ring];
+                let kept = ring.len().saturating_sub(*count);
+                let lost = ring.split_off(kept).len() as u64;
+                let time_ns = ring.last().map_or(0, |last| last.time_ns);
+                let kind = RecordKind::Lost(lost);
+                ring.extend((lost > 0).then_some(Record { time_ns, kind }));
+            }
+        }
+    }
+    guest.rings
+}
+
+/// Feeds the rings in rounds that end at these times, with what is passed on in the middle of each.
+fn stream(rings: &[Vec<Record>], ends: &[u64], sink: &mut impl Sink) -> Anomalies {
+    let mut stream = Stream::of_graph(3, STACK, usize::MAX).unwrap();
+    let mut done = [0; 3];
+    for end_ns in ends.iter().copied().chain([u64::MAX]) {
+        for (vcpu, ring) in (0..).zip(rings) {
+            let from = &mut done[usize::from(vcpu)];
+            let to = ring.partition_point(|record| record.time_ns < end_ns);
+            let records = ring.get(*from..to).unwrap_or_default();
+            stream.push_columns(Origin::Calls(vcpu), columns(records), end_ns);
+            stream.looked(Origin::Calls(vcpu), end_ns);
+            *from = to.max(*from);
+            stream.pass_on(Pass::Certain, sink);
+        }
+        stream.pass_on(Pass::Round, sink);
+    }
+    stream.finish(sink);
+    stream.anomalies().unwrap().clone()
+}
+
+fn by_thread(events: Vec<Event>) -> BTreeMap<u32, Vec<Event>> {
+    let mut threads: BTreeMap<u32, Vec<Event>> = BTreeMap::new();
+    for event in events {
+        threads.entry(event.thread).or_default().push(event);
+    }
+    threads
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Each thread's events are the same ones in the same order, with the same number, and as much does not fit.
+    #[test]
+    fn who_keeps_threads_apart_gets_each_as_in_the_order_of_time(
+        story in prop::collection::vec(next(), 1..600),
+        rounds in prop::collection::vec(1..500u64, 0..9),
+    ) {
+        let rings = rings(&story);
+        let ends: Vec<u64> = rounds.iter().scan(0, |end, length| {
+            *end += length * 7;
+            Some(*end)
+        }).collect();
+        let (mut ordered, mut apart) = (Vec::new(), Apart::default());
+        let expected = stream(&rings, &ends, &mut ordered);
+        let anomalies = stream(&rings, &ends, &mut apart);
+        calls(&ordered);
+        prop_assert_eq!(counts(&anomalies), counts(&expected));
+        prop_assert_eq!(by_thread(apart.0), by_thread(ordered));
+    }
+
+    /// On stacks that others died on, after losses, with tail calls and without room for hooks.
+    #[test]
+    fn steps_at_once_are_what_they_are_one_by_one(
+        story in prop::collection::vec((0..3u64, act_or_death(), 0..60usize), 1..400),
+        deaths in prop::collection::vec((any::<prop::sample::Index>(), 0..3u32, 0..90u64), 0..4),
+        losses in prop::collection::vec((any::<prop::sample::Index>(), 0..90u64), 0..3),
+    ) {
+        let mut guest = Guest::new(1);
+        let mut parts = Vec::new();
+        for (thread, act, ends) in story {
+            guest.act(thread, 0, act, 7);
+            if ends == 0 {
+                parts.push(std::mem::take(&mut guest.rings[0]));
+            }
+        }
+        parts.push(std::mem::take(&mut guest.rings[0]));
+        let both = [true, false].map(|at_once| {
+            let mut threads = Threads::new(STACK).unwrap();
+            let mut events = Vec::new();
+            for (index, part) in parts.iter().enumerate() {
+                let begins = part.first().map_or(0, |first| first.time_ns);
+                for (at, thread, alive) in &deaths {
+                    if at.index(parts.len()) == index {
+                        let alive_ns = begins.saturating_sub(*alive);
+                        let gone_ns = alive_ns + 2 * alive;
+                        threads.died(Death { thread: *thread, alive_ns, gone_ns });
+                    }
+                }
+                for (at, length) in &losses {
+                    if at.index(parts.len()) == index {
+                        let record = Record { time_ns: begins, kind: RecordKind::Lost(3) };
+                        let lost = Timed { until_ns: begins + length, ..Timed::alone(0, record) };
+                        threads.record(&lost, Found::Nothing, &mut events);
+                    }
+                }
+                match columns(part).into_parts().pop() {
+                    Some(Part::Steps(steps)) if at_once => threads.steps(steps.all(0), &mut events),
+                    _ => for record in part {
+                        let timed = Timed::alone(0, record.clone());
+                        threads.record(&timed, Found::Nothing, &mut events);
+                    },
+                }
+            }
+            threads.advance(u64::MAX, &mut events);
+            (events, counts(threads.anomalies()), [0, 1].map(|vcpu| threads.on(vcpu)))
+        });
+        prop_assert_eq!(&both[0], &both[1]);
+    }
+}
+
+/// Threads that each stay on their vCPU, all of which were seen before.
+fn two_threads() -> Guest {
+    let mut guest = Guest::new(3);
+    for thread in 0..2 {
+        guest.act(thread, usize::try_from(thread).unwrap(), Act::Call(1), 7);
+    }
+    for _ in 0..20 {
+        for thread in 0..2 {
+            let vcpu = usize::try_from(thread).unwrap();
+            guest.act(thread, vcpu, Act::Call(2), 7);
+            guest.act(thread, vcpu, Act::Return, 7);
+        }
+    }
+    guest
+}
+
+/// How often the vCPU changes from one event to the next.
+fn turns(rings: &[Vec<Record>]) -> usize {
+    let mut apart = Apart::default();
+    stream(rings, &[15], &mut apart);
+    let pairs = apart.0.windows(2);
+    pairs.filter(|pair| pair[0].vcpu != pair[1].vcpu).count()
+}
+
+#[test]
+fn rings_whose_threads_stay_come_one_after_the_other() {
+    let guest = two_threads();
+    // The two that are new, and then one ring after the other.
+    assert!(turns(&guest.rings) <= 4, "{}", turns(&guest.rings));
+}
+
+#[test]
+fn rings_come_in_the_order_of_time_where_a_thread_moves_or_is_new() {
+    let mut moves = two_threads();
+    moves.act(1, 0, Act::Return, 7);
+    assert!(turns(&moves.rings) > 30, "a thread has moved");
+    let mut is_new = two_threads();
+    is_new.act(2, 0, Act::Call(3), 7);
+    assert!(turns(&is_new.rings) > 30, "nobody has a number for it");
+}
+
+/// Its end would be put to a call that another vCPU has not brought yet.
+#[test]
+fn a_thread_that_dies_meanwhile_is_closed_in_its_place() {
+    let guest = two_threads();
+    let half = guest.time / 2;
+    let ended = |sink: &mut dyn FnMut(Stream) -> Vec<Event>| {
+        let mut stream = Stream::of_graph(3, STACK, usize::MAX).unwrap();
+        for (vcpu, ring) in (0..).zip(&guest.rings) {
+            let (first, rest) = ring.split_at(ring.len().min(1));
+            stream.push_columns(Origin::Calls(vcpu), columns(first), 0);
+            stream.push_columns(Origin::Calls(vcpu), columns(rest), 0);
+        }
+        stream.died(Death {
+            thread: 1,
+            alive_ns: 14,
+            gone_ns: half,
+        });
+        by_thread(sink(stream)).remove(&1).unwrap_or_default()
+    };
+    let mut ordered = |mut stream: Stream| {
+        let mut events = Vec::new();
+        stream.finish(&mut events);
+        events
+    };
+    let mut apart = |mut stream: Stream| {
+        let mut events = Apart::default();
+        stream.finish(&mut events);
+        events.0
+    };
+    let expected = ended(&mut ordered);
+    assert_eq!(ended(&mut apart), expected);
+    let exits = expected.iter().filter(
+        |event| matches!(event.kind, EventKind::Exit { function, .. } if function == FunctionId(1)),
+    );
+    assert_eq!(exits.count(), 1, "it was closed");
+}
+
+/// What is not said one by one is said when it is read.
+#[test]
+fn columns_are_the_records_that_came() {
+    proptest!(|(story in prop::collection::vec(next(), 1..200), narrow in any::<bool>())| {
+        for ring in rings(&story) {
+            let mut records = ring;
+            if narrow {
+                records.iter_mut().for_each(|record| record.time_ns %= 50);
+            }
+            let mut expected: Vec<Record> = Vec::new();
+            records.iter().for_each(|record| expected.record(record));
+            let gathered = columns(&records);
+            prop_assert_eq!(gathered.records(), expected.len());
+            for part in gathered.clone().into_parts() {
+                let Part::Steps(steps) = part else { continue };
+                let times = steps.times();
+                prop_assert_eq!(steps.is_ascending(), times.is_sorted());
+                let slots = steps.all(0).records().filter_map(|record| match record.kind {
+                    RecordKind::Graph { slot, .. } => Some(slot / STACK),
+                    _ => None,
+                });
+                let mut stacks: Vec<u64> = slots.collect();
+                stacks.dedup();
+                prop_assert_eq!(steps.stacks(), stacks);
+            }
+            let mut rows = Vec::new();
+            gathered.decode(&mut rows);
+            prop_assert_eq!(rows, expected);
+        }
+    });
+}
