@@ -5,14 +5,19 @@ use terms::function::FunctionId;
 use crate::event::{Record, RecordKind, SlotStep};
 use crate::form::Form;
 
+/// So many stacks of some steps are told, at most: a thread, and what interrupts it.
+const STACKS_MAX: usize = 16;
+
 /// Steps of a graph, a column for each thing that they say; all columns are as long.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StepColumns {
     times: Vec<u64>,
     functions: Vec<FunctionId>,
     steps: Vec<SlotStep>,
-    /// Numbers of the stacks that they are on, each as often as it comes after another.
+    /// Numbers of the stacks that they are on: the first that come, and one more where there are more.
     stacks: Vec<u64>,
+    /// That of the last.
+    stack: Option<u64>,
     /// A time was before that of the one before.
     goes_back: bool,
 }
@@ -36,10 +41,10 @@ impl StepColumns {
         &self.times
     }
 
-    /// Numbers of the stacks that they are on: addresses in stacks. Some may come more than once.
+    /// Numbers of the stacks that they are on: addresses in stacks. `None` where those are too many to say.
     #[must_use]
-    pub fn stacks(&self) -> &[u64] {
-        &self.stacks
+    pub fn stacks(&self) -> Option<&[u64]> {
+        Some(&*self.stacks).filter(|stacks| stacks.len() <= STACKS_MAX)
     }
 
     /// Whether no time is before that of the one before.
@@ -62,7 +67,7 @@ impl StepColumns {
             times: self.times.get(range.clone()).unwrap_or_default(),
             functions: self.functions.get(range.clone()).unwrap_or_default(),
             steps: self.steps.get(range).unwrap_or_default(),
-            stacks: &self.stacks,
+            stacks: self.stacks(),
         }
     }
 
@@ -72,12 +77,14 @@ impl StepColumns {
             functions,
             steps,
             stacks,
+            stack,
             goes_back,
         } = self;
         times.clear();
         functions.clear();
         steps.clear();
         stacks.clear();
+        *stack = None;
         *goes_back = false;
     }
 
@@ -87,12 +94,13 @@ impl StepColumns {
             self.goes_back |= *time_ns < last_ns;
             last_ns = *time_ns;
         }
-        let mut last = self.stacks.last().copied();
         for at in steps {
             let stack = at.slot() >> log2;
-            if last != Some(stack) {
-                self.stacks.push(stack);
-                last = Some(stack);
+            if self.stack != Some(stack) {
+                self.stack = Some(stack);
+                if self.stacks.len() <= STACKS_MAX && !self.stacks.contains(&stack) {
+                    self.stacks.push(stack);
+                }
             }
         }
         self.times.extend_from_slice(times);
@@ -112,8 +120,8 @@ pub struct Steps<'a> {
     pub functions: &'a [FunctionId],
     /// What they were, and where.
     pub steps: &'a [SlotStep],
-    /// The stacks that they are on; there may be more.
-    pub stacks: &'a [u64],
+    /// The stacks that they are on, perhaps with others; `None` where those are too many to say.
+    pub stacks: Option<&'a [u64]>,
 }
 
 impl<'a> Steps<'a> {
@@ -264,6 +272,7 @@ impl Columns {
                 functions: Vec::new(),
                 steps: Vec::new(),
                 stacks: Vec::new(),
+                stack: None,
                 goes_back: false,
             },
         }

@@ -226,8 +226,8 @@ impl Threads {
             seen.len() <= STAYING_MAX && self.numbers.contains_key(&stack)
         };
         vcpus.iter().all(|steps| {
-            let mut stacks = steps.stacks.iter();
-            stacks.all(|stack| stays(*stack, steps.vcpu))
+            let stacks = steps.stacks.map(<[u64]>::iter);
+            stacks.is_some_and(|mut stacks| stacks.all(|stack| stays(*stack, steps.vcpu)))
         })
     }
 
