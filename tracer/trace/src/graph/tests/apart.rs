@@ -126,7 +126,7 @@ proptest! {
         prop_assert_eq!(by_thread(apart.0), by_thread(ordered));
     }
 
-    /// On stacks that others died on, after losses, with tail calls and without room for hooks.
+    /// On stacks that others died on, after losses, with tail calls, jumps and without room for hooks.
     #[test]
     fn steps_at_once_are_what_they_are_one_by_one(
         story in prop::collection::vec((0..3u64, act_or_death(), 0..60usize), 1..400),
@@ -137,6 +137,10 @@ proptest! {
         let mut parts = Vec::new();
         for (thread, act, ends) in story {
             guest.act(thread, 0, act, 7);
+            if (1..6).contains(&ends) {
+                // Nobody knows that it is missing, as where a thread jumps out of its calls.
+                guest.rings[0].pop();
+            }
             if ends == 0 {
                 parts.push(std::mem::take(&mut guest.rings[0]));
             }
@@ -307,4 +311,32 @@ fn of_many_stacks_none_is_told() {
     assert_eq!(on_stacks(16), Some(16));
     assert_eq!(on_stacks(17), None);
     assert_eq!(on_stacks(5000), None);
+}
+
+#[test]
+fn steps_never_go_back_on_their_stack() {
+    let step = |time_ns, step| Record {
+        time_ns,
+        kind: RecordKind::Graph {
+            function: FunctionId(0),
+            step,
+            slot: STACK - 64,
+        },
+    };
+    let mut threads = Threads::new(STACK).unwrap();
+    let mut events = Vec::new();
+    let first = Timed::alone(0, step(100, Step::Entry));
+    threads.record(&first, Found::Nothing, &mut events);
+    let before = [
+        step(50, Step::Exit),
+        step(60, Step::Entry),
+        step(70, Step::Exit),
+    ];
+    for part in columns(&before).into_parts() {
+        if let Part::Steps(steps) = part {
+            threads.steps(steps.all(1), &mut events);
+        }
+    }
+    let times: Vec<u64> = events.iter().map(|event| event.time_ns).collect();
+    assert_eq!(times, [100; 4]);
 }
