@@ -9,7 +9,9 @@ use crate::event_formats::EventFormats;
 use crate::session::CallMoments;
 use image::Image;
 use terms::addr::Gva;
+use trace::columns::Part;
 use trace::doubt::TimeDoubts;
+use trace::event::Record;
 use trace::export::budget::Budget;
 use trace::export::call_formats::CallFormats;
 use trace::export::compact;
@@ -262,7 +264,7 @@ impl Output {
                     store,
                     live: &mut self.live,
                     functions: self.image.by_number(),
-                    has_returns: self.stream.has_threads(),
+                    has_returns: self.stream.stack_bytes().is_some(),
                 };
                 self.stream.pass_on(pass, &mut heard);
             }
@@ -284,7 +286,7 @@ impl Output {
         let is_heard = self.live.is_heard();
         let batch = match self.kept.as_mut().map(|kept| &mut kept.store) {
             Some(Keeper::Records(recording)) => {
-                let room = is_heard.then(|| self.stream.take_rows());
+                let room = is_heard.then(|| rows_room(&mut self.stream));
                 let Some(batch) = recording.take(batch, room) else {
                     return;
                 };
@@ -298,10 +300,10 @@ impl Output {
         };
         let (origin, until_ns) = (batch.origin, batch.until_ns);
         match batch.records {
-            Records::Columns(columns) => self.stream.push_columns(origin, columns, until_ns),
+            Records::Columns(columns) => self.stream.push(origin, columns, until_ns),
             Records::Rows(rows) => self.stream.push(origin, rows, until_ns),
             coded => {
-                let room = self.stream.take_rows();
+                let room = rows_room(&mut self.stream);
                 self.stream.push(origin, coded.into_rows(room), until_ns);
             }
         }
@@ -382,7 +384,7 @@ impl Output {
     pub fn know_points(&mut self, formats: &EventFormats) {
         self.stream.expect_points();
         self.learn(News::Points(formats.points()));
-        if !self.stream.has_threads() || self.captures.is_empty() {
+        if !self.stream.stack_bytes().is_some() || self.captures.is_empty() {
             return;
         }
         let known = formats.calls();
@@ -449,7 +451,7 @@ impl Output {
     pub fn finish(mut self, doubts: &TimeDoubts) -> Result<Option<Written>, ExportError> {
         self.pass_on(Pass::All);
         // Whose records have all come: nothing more is told of its end.
-        if self.stream.has_threads() {
+        if self.stream.stack_bytes().is_some() {
             self.name_threads_at(u64::MAX);
         }
         let anomalies = self.anomalies();
@@ -481,6 +483,11 @@ fn keep_coded(store: &mut dyn Store, batch: Batch) -> Batch {
         }
         (records, _) => Batch { records, ..batch },
     }
+}
+
+/// Room for rows: that of what has been passed on, if there is some.
+fn rows_room(stream: &mut Stream) -> Vec<Record> {
+    stream.take_room().map_or_else(Vec::new, Part::into_rows)
 }
 
 /// What a directory is told of the text of this image.

@@ -230,7 +230,16 @@ impl Part {
         }
     }
 
-    /// Takes one of them, which leaves nothing behind that is of use.
+    /// Its room, for rows: none if it was for steps.
+    #[must_use]
+    pub fn into_rows(self) -> Vec<Record> {
+        match self {
+            Self::Rows(rows) => rows,
+            Self::Steps(_) => Vec::new(),
+        }
+    }
+
+    /// Takes one of them; what is there then is of no use.
     pub fn take(&mut self, index: usize) -> Option<Record> {
         match self {
             Self::Steps(steps) => steps.some(0, index..index + 1).records().next(),
@@ -325,6 +334,16 @@ impl Columns {
         let mut rows = Vec::new();
         add(&mut rows);
         self.parts.push(Part::Rows(rows));
+    }
+}
+
+/// Rows, as they are.
+impl From<Vec<Record>> for Columns {
+    fn from(rows: Vec<Record>) -> Self {
+        Self {
+            parts: vec![Part::Rows(rows)],
+            ..Self::new(1)
+        }
     }
 }
 

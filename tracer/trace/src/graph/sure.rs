@@ -76,49 +76,17 @@ impl Run<'_> {
         let (frames, depth) = frames.with_room(MANY);
         let (mut open, mut taken, mut last_ns) = (*depth, 0, 0);
         for (place, next) in room.iter_mut().zip(steps.each()) {
-            let (time_ns, function, at) = next;
-            let slot = at.slot();
+            let slot = next.2.slot();
             let is_odd = !ghosts.is_empty() && ghosts.iter().any(|ghost| ghost.slot == slot);
-            if !stretch.has(time_ns, slot) || is_odd {
+            if !stretch.has(next.0, slot) || is_odd {
                 break;
             }
-            let innermost = open.checked_sub(1).and_then(|last| frames.get(last));
-            let (depth, lasted_ns) = match at.step() {
-                Step::Entry => {
-                    if innermost.is_some_and(|last| last.slot <= slot) {
-                        break;
-                    }
-                    let Some(frame) = frames.get_mut(open) else {
-                        break;
-                    };
-                    *frame = Frame::called(slot, function, time_ns, losses);
-                    open += 1;
-                    (open - 1, None)
-                }
-                Step::Exit => {
-                    let is_its = |last: &&Frame| {
-                        last.slot == slot
-                            && last.function == function
-                            && !last.is_tail
-                            && last.losses == losses
-                    };
-                    let Some(frame) = innermost.filter(is_its) else {
-                        break;
-                    };
-                    open -= 1;
-                    (open, Some(time_ns - frame.entered_ns))
-                }
-                Step::Tail | Step::Unhooked => break,
+            let Some(sure) = sure_step(frames, &mut open, losses, next) else {
+                break;
             };
-            *place = SureStep {
-                time_ns,
-                function,
-                #[expect(clippy::cast_possible_truncation, reason = "at most STACK_OPEN_MAX")]
-                depth: depth as u32,
-                lasted_ns,
-            };
+            *place = sure;
             taken += 1;
-            last_ns = time_ns;
+            last_ns = sure.time_ns;
         }
         if taken > 0 {
             *self.open = *self.open + open - *depth;
@@ -137,4 +105,44 @@ impl Run<'_> {
         let has_room = stack.frames.len() + MANY <= STACK_OPEN_MAX && *self.open + MANY <= OPEN_MAX;
         is_known && is_later && has_room
     }
+}
+
+/// The next step of a stack of which the first so many frames are open, if it is sure.
+#[inline(always)]
+fn sure_step(
+    frames: &mut [Frame],
+    open: &mut usize,
+    losses: Option<u64>,
+    (time_ns, function, at): (u64, FunctionId, SlotStep),
+) -> Option<SureStep> {
+    let slot = at.slot();
+    let innermost = open.checked_sub(1).and_then(|last| frames.get(last));
+    let (depth, lasted_ns) = match at.step() {
+        Step::Entry => {
+            if innermost.is_some_and(|last| last.slot <= slot) {
+                return None;
+            }
+            *frames.get_mut(*open)? = Frame::called(slot, function, time_ns, losses);
+            *open += 1;
+            (*open - 1, None)
+        }
+        Step::Exit => {
+            let frame = innermost.filter(|last| {
+                last.slot == slot
+                    && last.function == function
+                    && !last.is_tail
+                    && last.losses == losses
+            })?;
+            *open -= 1;
+            (*open, Some(time_ns - frame.entered_ns))
+        }
+        Step::Tail | Step::Unhooked => return None,
+    };
+    Some(SureStep {
+        time_ns,
+        function,
+        #[expect(clippy::cast_possible_truncation, reason = "at most STACK_OPEN_MAX")]
+        depth: depth as u32,
+        lasted_ns,
+    })
 }

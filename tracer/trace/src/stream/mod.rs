@@ -302,22 +302,10 @@ impl Stream {
     }
 
     /// The next records of a ring, in its order. What is lost at their end may have been lost up to `until_ns`.
-    pub fn push(&mut self, origin: Origin, records: Vec<Record>, until_ns: u64) {
-        self.push_part(origin, Part::Rows(records), until_ns);
-    }
-
-    /// The same, of what a ring of a graph brought.
-    pub fn push_columns(&mut self, origin: Origin, records: Columns, until_ns: u64) {
-        let mut parts = records.into_parts().into_iter().peekable();
-        while let Some(part) = parts.next() {
-            let next_ns = parts.peek().and_then(|next| next.time_ns(0));
-            self.push_part(origin, part, next_ns.unwrap_or(until_ns));
-        }
-    }
-
-    fn push_part(&mut self, origin: Origin, part: Part, until_ns: u64) {
+    pub fn push(&mut self, origin: Origin, records: impl Into<Columns>, until_ns: u64) {
+        let records = records.into();
         let Some(ring) = self.ring(origin) else {
-            self.strays = self.strays.saturating_add(part.len() as u64);
+            self.strays = self.strays.saturating_add(records.records() as u64);
             return;
         };
         if matches!(origin, Origin::Host(_)) {
@@ -327,7 +315,12 @@ impl Stream {
             Origin::Calls(vcpu) | Origin::Points(vcpu) | Origin::Host(vcpu) => vcpu,
             Origin::Clock => 0,
         };
-        self.merge.push(ring, vcpu, part, until_ns);
+        let mut parts = records.into_parts().into_iter().peekable();
+        while let Some(part) = parts.next() {
+            let next_ns = parts.peek().and_then(|next| next.time_ns(0));
+            let until_ns = next_ns.unwrap_or(until_ns);
+            self.merge.push(ring, vcpu, part, until_ns);
+        }
     }
 
     /// A ring brings no more records that were reserved before this time: it was looked at after.
@@ -399,14 +392,6 @@ impl Stream {
         self.merge.take_room()
     }
 
-    /// The same for rows: of what has been passed on, if that were any.
-    pub fn take_rows(&mut self) -> Vec<Record> {
-        match self.merge.take_room() {
-            Some(Part::Rows(rows)) => rows,
-            Some(Part::Steps(_)) | None => Vec::new(),
-        }
-    }
-
     /// Records of rings that there are not.
     #[must_use]
     pub const fn strays(&self) -> u64 {
@@ -425,12 +410,6 @@ impl Stream {
     pub fn stack_bytes(&self) -> Option<u64> {
         let graph = self.graph.as_ref();
         graph.map(|graph| graph.threads.stack_bytes())
-    }
-
-    /// Whether threads are told apart, by their stacks.
-    #[must_use]
-    pub const fn has_threads(&self) -> bool {
-        self.graph.is_some()
     }
 
     /// Whether [`Self::take_fresh`] has any.

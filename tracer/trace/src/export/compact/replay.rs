@@ -156,7 +156,7 @@ impl Replay {
         let options = begin.options().map_err(|_| damaged(&path))?;
         let stream = Stream::of(&options, &known.functions, WAITING_MAX);
         let stream = stream.map_err(|_| damaged(&path))?;
-        let is_same = begin.metadata.is_graph() == stream.has_threads()
+        let is_same = begin.metadata.is_graph() == stream.stack_bytes().is_some()
             && begin.metadata.vcpus == options.rings;
         if !is_same {
             return Err(damaged(&path));
@@ -256,7 +256,7 @@ impl Replay {
         let of = part::read(block, &mut records).ok()?;
         self.waiting += records.records();
         self.read += records.records() as u64;
-        self.stream.push_columns(of.origin, records, of.until_ns);
+        self.stream.push(of.origin, records, of.until_ns);
         if let Some(time_ns) = of.looked_ns {
             self.stream.looked(of.origin, time_ns);
         }

@@ -85,7 +85,7 @@ fn stream(rings: &[Vec<Record>], ends: &[u64], sink: &mut impl Sink) -> Anomalie
             let from = &mut done[usize::from(vcpu)];
             let to = ring.partition_point(|record| record.time_ns < end_ns);
             let records = ring.get(*from..to).unwrap_or_default();
-            stream.push_columns(Origin::Calls(vcpu), columns(records), end_ns);
+            stream.push(Origin::Calls(vcpu), columns(records), end_ns);
             stream.looked(Origin::Calls(vcpu), end_ns);
             *from = to.max(*from);
             stream.pass_on(Pass::Certain, sink);
@@ -230,8 +230,8 @@ fn a_thread_that_dies_meanwhile_is_closed_in_its_place() {
         let mut stream = Stream::of_graph(3, STACK, usize::MAX).unwrap();
         for (vcpu, ring) in (0..).zip(&guest.rings) {
             let (first, rest) = ring.split_at(ring.len().min(1));
-            stream.push_columns(Origin::Calls(vcpu), columns(first), 0);
-            stream.push_columns(Origin::Calls(vcpu), columns(rest), 0);
+            stream.push(Origin::Calls(vcpu), columns(first), 0);
+            stream.push(Origin::Calls(vcpu), columns(rest), 0);
         }
         stream.died(Death {
             thread: 1,

@@ -196,7 +196,7 @@ fn calls(steps: &[Event]) -> Vec<Truth> {
 /// The next record of a ring, as one that was read by itself.
 fn push(stream: &mut Stream, vcpu: usize, record: &Record, until_ns: u64) {
     let ring = Origin::Calls(u16::try_from(vcpu).unwrap());
-    stream.push_columns(ring, columns(slice::from_ref(record)), until_ns);
+    stream.push(ring, columns(slice::from_ref(record)), until_ns);
 }
 
 /// Records as they are read.
