@@ -67,6 +67,8 @@ impl Anomaly {
 pub struct Seen {
     /// How often.
     pub count: u64,
+    /// When the first was, in nanoseconds.
+    pub time_ns: u64,
     /// The function of the first.
     pub function: FunctionId,
     /// The thread of the first.
@@ -78,13 +80,20 @@ pub struct Seen {
 pub struct Anomalies(BTreeMap<Anomaly, Seen>);
 
 impl Anomalies {
-    /// One more.
-    pub fn note(&mut self, anomaly: Anomaly, function: FunctionId, thread: u32) {
-        let seen = self.0.entry(anomaly).or_insert(Seen {
+    /// One more, at this time. Of the first time the lowest thread is shown, whichever comes first: threads need not come in the
+    /// order of time.
+    pub fn note(&mut self, anomaly: Anomaly, time_ns: u64, function: FunctionId, thread: u32) {
+        let first = Seen {
             count: 0,
+            time_ns,
             function,
             thread,
-        });
+        };
+        let seen = self.0.entry(anomaly).or_insert(first);
+        if (time_ns, thread) < (seen.time_ns, seen.thread) {
+            let count = seen.count;
+            *seen = Seen { count, ..first };
+        }
         seen.count += 1;
     }
 

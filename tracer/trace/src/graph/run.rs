@@ -105,7 +105,7 @@ impl Run<'_> {
 
     fn unmatched(&mut self, at: At) {
         self.anomalies
-            .note(Anomaly::UnmatchedExit, at.function, at.thread);
+            .note(Anomaly::UnmatchedExit, at.time_ns, at.function, at.thread);
     }
 
     fn is_contradiction(&self, at: At) -> bool {
@@ -156,7 +156,8 @@ impl Run<'_> {
 
     /// A call of which only the entry is known.
     fn leaf(&mut self, at: At, end: End, anomaly: Anomaly, sink: &mut impl Sink) {
-        self.anomalies.note(anomaly, at.function, at.thread);
+        self.anomalies
+            .note(anomaly, at.time_ns, at.function, at.thread);
         let depth = self.stack.depth();
         self.enter(at, depth, sink);
         let kind = EventKind::Exit {
@@ -174,7 +175,7 @@ impl Run<'_> {
         let values = (!frame.is_tail).then(|| self.values.take()).flatten();
         if end == End::Unsure {
             self.anomalies
-                .note(Anomaly::Unsure, frame.function, at.thread);
+                .note(Anomaly::Unsure, at.time_ns, frame.function, at.thread);
         }
         let kind = EventKind::Exit {
             function: frame.function,
@@ -197,7 +198,8 @@ impl Run<'_> {
         } else {
             Anomaly::LostExit
         };
-        self.anomalies.note(anomaly, frame.function, at.thread);
+        self.anomalies
+            .note(anomaly, at.time_ns, frame.function, at.thread);
         let kind = EventKind::Exit {
             function: frame.function,
             end,
@@ -209,7 +211,7 @@ impl Run<'_> {
     /// The stack is shared by threads that cannot be told apart: entries only from now on.
     fn give_up(&mut self, at: At, sink: &mut impl Sink) {
         self.anomalies
-            .note(Anomaly::SharedStack, at.function, at.thread);
+            .note(Anomaly::SharedStack, at.time_ns, at.function, at.thread);
         while let Some(frame) = self.stack.pop_below(u64::MAX) {
             self.close(at, frame, End::EntryOnly, Anomaly::EntryOnly, sink);
         }

@@ -162,12 +162,14 @@ impl Threads {
             } => {
                 let (time_ns, vcpu) = (timed.time_ns, timed.vcpu);
                 let Some(thread) = self.thread(vcpu, slot) else {
-                    self.anomalies.note(Anomaly::NoRoom, function, u32::MAX);
+                    self.anomalies
+                        .note(Anomaly::NoRoom, timed.time_ns, function, u32::MAX);
                     return;
                 };
                 if timed.is_late {
                     self.losses += 1;
-                    self.anomalies.note(Anomaly::Late, function, thread);
+                    self.anomalies
+                        .note(Anomaly::Late, timed.time_ns, function, thread);
                 }
                 let at = At {
                     time_ns,
@@ -179,7 +181,8 @@ impl Threads {
                 let values = match found {
                     Found::Values(values) => Some(values),
                     Found::Missing => {
-                        self.anomalies.note(Anomaly::NoValues, function, thread);
+                        self.anomalies
+                            .note(Anomaly::NoValues, timed.time_ns, function, thread);
                         None
                     }
                     Found::Nothing => None,

@@ -76,7 +76,7 @@ fn trace_with(clock: &str, clock_period_ns: Option<u64>) -> (TempDir, PathBuf) {
         writer.append(event).unwrap();
     }
     let mut anomalies = Anomalies::default();
-    anomalies.note(Anomaly::Unhooked, FunctionId(3), 0);
+    anomalies.note(Anomaly::Unhooked, 5, FunctionId(3), 0);
     let anomalies = AnomalyNote::list(&anomalies, &functions);
     let end = Ending {
         anomalies,

@@ -296,9 +296,9 @@ fn a_point_is_of_the_thread_that_was_seen_last_on_its_vcpu() {
         step(20, Step::Entry, 2),
         step(30, Step::Exit, 2),
     ];
-    stream.push(Origin::Calls(0), calls.into(), 0);
+    stream.push(Origin::Calls(0), Vec::from(calls), 0);
     let points = [5, 15, 25, 35].map(point);
-    stream.push(Origin::Points(0), points.into(), 0);
+    stream.push(Origin::Points(0), Vec::from(points), 0);
     let mut seen: Vec<Event> = Vec::new();
     stream.finish(&mut seen);
     let points = seen
