@@ -384,7 +384,7 @@ impl Output {
     pub fn know_points(&mut self, formats: &EventFormats) {
         self.stream.expect_points();
         self.learn(News::Points(formats.points()));
-        if !self.stream.stack_bytes().is_some() || self.captures.is_empty() {
+        if self.stream.stack_bytes().is_none() || self.captures.is_empty() {
             return;
         }
         let known = formats.calls();
