@@ -6,7 +6,7 @@ use terms::addr::Gva;
 use terms::function::{Function, FunctionId};
 
 use crate::columns::Steps;
-use crate::event::{End, Event, EventKind, Timed};
+use crate::event::{End, Event, EventKind, Sink, Timed};
 use crate::export::uftrace::layout::Text;
 use crate::stream::merge::Merge;
 use crate::stream::taker::{Pass, Taker};
@@ -55,6 +55,20 @@ pub const fn exit(function: u32) -> EventKind {
         function: FunctionId(function),
         end: End::Returned,
         duration: None,
+    }
+}
+
+/// Who takes threads as they come.
+#[derive(Debug, Default)]
+pub struct Apart(pub Vec<Event>);
+
+impl Sink for Apart {
+    fn event(&mut self, event: Event) {
+        self.0.push(event);
+    }
+
+    fn is_ordered(&self) -> bool {
+        false
     }
 }
 

@@ -6,7 +6,7 @@ use terms::field::FieldValue;
 use super::*;
 use crate::event::{End, Passed, Step};
 use crate::host::{HostStep, HostThread};
-use crate::testing::popped;
+use crate::testing::{Apart, popped};
 
 const STACK: u64 = 16 << 10;
 
@@ -107,19 +107,6 @@ fn what_the_host_does_comes_in_the_order_of_time() {
     assert_eq!(told(&seen), expected);
     stream.push(Origin::Host(2), vec![host(60)], 60);
     assert_eq!(stream.strays(), 1);
-}
-
-/// Who takes threads as they come.
-struct Apart(Vec<Event>);
-
-impl Sink for Apart {
-    fn event(&mut self, event: Event) {
-        self.0.push(event);
-    }
-
-    fn is_ordered(&self) -> bool {
-        false
-    }
 }
 
 #[test]

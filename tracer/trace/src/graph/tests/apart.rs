@@ -12,21 +12,8 @@ use crate::graph::join::Found;
 use crate::graph::threads::Threads;
 use crate::graph::{Anomalies, Death};
 use crate::stream::{Origin, Pass, Stream};
+use crate::testing::Apart;
 use terms::function::FunctionId;
-
-/// Who takes threads as they come.
-#[derive(Default)]
-struct Apart(Vec<Event>);
-
-impl Sink for Apart {
-    fn event(&mut self, event: Event) {
-        self.0.push(event);
-    }
-
-    fn is_ordered(&self) -> bool {
-        false
-    }
-}
 
 /// What happens next in a guest whose threads move now and then.
 #[derive(Debug, Clone)]
