@@ -173,9 +173,23 @@ impl Trace {
     /// When trace-cmd is not installed or does not like the trace.
     #[must_use]
     pub fn trace_cmd(&self) -> String {
+        self.trace_cmd_with(&[])
+    }
+
+    /// The same, each event as it is in the file.
+    ///
+    /// # Panics
+    /// As of [`Self::trace_cmd`].
+    #[must_use]
+    pub fn trace_cmd_without_plugins(&self) -> String {
+        self.trace_cmd_with(&["-N"])
+    }
+
+    fn trace_cmd_with(&self, options: &[&str]) -> String {
         let file = self.exported("trace-dat");
         let mut command = Command::new("trace-cmd");
-        command.args(["report", "-t", "-i"]).arg(&file);
+        command.args(["report", "-t"]).args(options);
+        command.arg("-i").arg(&file);
         said(command)
     }
 

@@ -1,11 +1,11 @@
 //! The rings of calls of one session, each with a lock of its own. Who reads one comes to its lock under that of the session's
 //! reader; so who has that has each ring to itself once it has come to it.
 
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::backlog::Backlog;
 use super::call_ring::{CallRing, SharedCallRing};
-use super::looks::lock;
+use super::looks::{lock, lock_free};
 use super::rooms::Rooms;
 use crate::ring::reader::{Patience, Progress};
 
@@ -61,12 +61,7 @@ impl CallRings {
 
     /// Gives all that was taken out of those that nobody reads just now to who writes it.
     pub fn hand_over(&mut self, to: &mut Backlog) {
-        for ring in &self.rings {
-            match ring.try_lock() {
-                Ok(mut ring) => ring.hand_over(to),
-                Err(TryLockError::Poisoned(ring)) => ring.into_inner().hand_over(to),
-                Err(TryLockError::WouldBlock) => {}
-            }
-        }
+        let free = self.rings.iter().filter_map(|ring| lock_free(ring));
+        free.for_each(|mut ring| ring.hand_over(to));
     }
 }

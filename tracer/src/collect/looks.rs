@@ -4,7 +4,7 @@
 //! time in a record takes to go round (26 s at 2.6 GHz). So somebody who does nothing else looks a few
 //! times a second, and the reader takes its looks over.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::ring::geometry::{Geometry, Position};
 use crate::ring::reader::{CellWord, RingMemory};
@@ -132,6 +132,15 @@ pub(super) fn oldest(head: Position, geometry: Geometry) -> Position {
 /// What is under a lock, also after a thread failed that had it: looks are whole at any moment.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The same, if nobody has it just now.
+pub(super) fn lock_free<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(free) => Some(free),
+        Err(TryLockError::Poisoned(free)) => Some(free.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 /// The looks at all rings of a session, for whoever makes them.

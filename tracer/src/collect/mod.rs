@@ -41,14 +41,14 @@ use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use call_ring::{Continues, SharedCallRing};
 use drain::Drain;
 use hands::Hands;
 pub use looks::AllLooks;
-use looks::lock;
+use looks::{lock, lock_free};
 use output::{Output, Written};
 use status::WaitStatus;
 use wait_drain::WaitDrain;
@@ -159,13 +159,10 @@ impl SharedDrain {
     fn write_some(&self, ring: u16) {
         let calls = self.calls.get(usize::from(ring));
         let is_much = || calls.is_some_and(|calls| lock(calls).waiting() >= WAITING_MAX);
-        let writer = match self.writer.try_lock() {
-            Ok(writer) => writer,
-            Err(TryLockError::Poisoned(writer)) => writer.into_inner(),
-            Err(TryLockError::WouldBlock) if is_much() => lock(&self.writer),
-            Err(TryLockError::WouldBlock) => return,
-        };
-        self.write(writer, false);
+        let free = lock_free(&self.writer);
+        if let Some(writer) = free.or_else(|| is_much().then(|| lock(&self.writer))) {
+            self.write(writer, false);
+        }
     }
 
     fn read_some(&self, ring: u16, patience: Option<Patience>, continues: &mut Continues) -> usize {

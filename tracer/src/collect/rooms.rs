@@ -69,6 +69,8 @@ mod tests {
         }
         assert!(rooms.rows().capacity() >= 90);
         assert_eq!(rooms.count(), 2);
+        assert_eq!(rooms.steps(), StepColumns::default());
+        assert_eq!(rooms.count(), 2, "room of rows is none for steps");
         (0..2 * ROOMS_MAX).for_each(|_| rooms.keep(rows(1)));
         assert_eq!(rooms.count(), ROOMS_MAX);
     }

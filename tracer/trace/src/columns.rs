@@ -23,18 +23,6 @@ pub struct StepColumns {
 }
 
 impl StepColumns {
-    /// How many there are.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.times.len()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.times.is_empty()
-    }
-
     /// When each was made, in nanoseconds.
     #[must_use]
     pub fn times(&self) -> &[u64] {
@@ -56,7 +44,7 @@ impl StepColumns {
     /// All of them, as this vCPU made them.
     #[must_use]
     pub fn all(&self, vcpu: u16) -> Steps<'_> {
-        self.some(vcpu, 0..self.len())
+        self.some(vcpu, 0..self.times.len())
     }
 
     /// Some of them, as this vCPU made them.
@@ -182,7 +170,7 @@ impl Part {
     #[must_use]
     pub const fn len(&self) -> usize {
         match self {
-            Self::Steps(steps) => steps.len(),
+            Self::Steps(steps) => steps.times.len(),
             Self::Rows(rows) => rows.len(),
         }
     }
@@ -254,14 +242,8 @@ impl Part {
     }
 }
 
-impl Default for Part {
-    fn default() -> Self {
-        Self::Rows(Vec::new())
-    }
-}
-
 /// What a ring of a graph brought, in its order.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Columns {
     stack_log2: u32,
     parts: Vec<Part>,
@@ -272,18 +254,10 @@ pub struct Columns {
 impl Columns {
     /// Nothing yet, of a guest with stacks of this many bytes, a power of two.
     #[must_use]
-    pub const fn new(stack_bytes: u64) -> Self {
+    pub fn new(stack_bytes: u64) -> Self {
         Self {
             stack_log2: stack_bytes.trailing_zeros() % u64::BITS,
-            parts: Vec::new(),
-            room: StepColumns {
-                times: Vec::new(),
-                functions: Vec::new(),
-                steps: Vec::new(),
-                stacks: Vec::new(),
-                stack: None,
-                goes_back: false,
-            },
+            ..Self::default()
         }
     }
 
@@ -298,8 +272,7 @@ impl Columns {
     pub fn take(&mut self) -> Self {
         let next = Self {
             stack_log2: self.stack_log2,
-            parts: Vec::new(),
-            room: StepColumns::default(),
+            ..Self::default()
         };
         std::mem::replace(self, next)
     }
@@ -342,7 +315,7 @@ impl From<Vec<Record>> for Columns {
     fn from(rows: Vec<Record>) -> Self {
         Self {
             parts: vec![Part::Rows(rows)],
-            ..Self::new(1)
+            ..Self::default()
         }
     }
 }

@@ -51,7 +51,7 @@ impl Stack {
         self.frames.pop_if(|frame| frame.entered_ns <= dead_ns)
     }
 
-    /// Whether one of the open calls is a thread's that has ended.
+    /// Whether one of the open calls is a thread's that has ended: then the outermost is, for times do not go back on a stack.
     pub fn has_dead(&self) -> bool {
         let first = self.frames.first().map(|frame| frame.entered_ns);
         first.is_some_and(|entered_ns| self.dead_ns.is_some_and(|dead_ns| entered_ns <= dead_ns))

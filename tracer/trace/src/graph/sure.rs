@@ -133,8 +133,9 @@ fn sure_step(
                     && !last.is_tail
                     && last.losses == losses
             })?;
+            let lasted_ns = time_ns.checked_sub(frame.entered_ns)?;
             *open -= 1;
-            (*open, Some(time_ns - frame.entered_ns))
+            (*open, Some(lasted_ns))
         }
         Step::Tail | Step::Unhooked => return None,
     };

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! A sink that keeps threads apart anyhow can do without their order among each other ([`Sink::is_ordered`]): to merge calls
-//! without returns takes as long again as to write them.
+//! without returns takes as long again as to write them. Of calls with returns it gets ring by ring what threads do that stay on
+//! their vCPU for a while.
 //!
 //! Where returns are traced, a thread is a stack ([`graph`](crate::graph)). A trace of functions is a graph without
 //! returns: each vCPU is a thread, and nothing is open. There, and of points and of the clock, a time is the one that was

@@ -8,7 +8,7 @@ use crate::columns::{Part, Steps};
 use crate::event::Timed;
 
 /// What one ring brought in one round, or a part of it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Batch {
     pub vcpu: u16,
     pub part: Part,

@@ -18,7 +18,7 @@ use super::entries::Entries;
 use super::error::ExportError;
 use super::lane::{Budgeted, Lane, Storage};
 use super::layout::{self, NAMES_FILE};
-use super::record::{Kind, MAX_DEPTH, MAX_VALUE, RECORD_LENGTH, Record};
+use super::record::{Kind, MAX_DEPTH, MAX_VALUE, Record};
 use crate::event::{End, Event, EventKind, Moment, SureStep, Values};
 use crate::export::budget::Budget;
 use crate::export::call_formats::CallFormats;
@@ -259,9 +259,7 @@ impl ThreadLanes {
         };
         let side = side_word(event.vcpu, end);
         self.add(event.thread, |block| {
-            let before = block.records.len();
             block.step(record, &values, is_inline, side);
-            block.records.len() - before
         })?;
         Ok(true)
     }
@@ -281,7 +279,6 @@ impl ThreadLanes {
                 let before = block.counts.entries;
                 taken = block.steps(&entries, steps, side);
                 counts.entries += block.counts.entries - before;
-                taken * RECORD_LENGTH
             });
             result = result.and(added);
             counts.unknown += u64::from(taken == 0);
@@ -290,18 +287,16 @@ impl ThreadLanes {
         (counts, result)
     }
 
-    /// Adds to what waits of a thread; `add` returns the bytes of records that there are more.
-    fn add(
-        &mut self,
-        thread: u32,
-        add: impl FnOnce(&mut Block) -> usize,
-    ) -> Result<(), ExportError> {
+    /// Adds to what waits of a thread.
+    fn add(&mut self, thread: u32, add: impl FnOnce(&mut Block)) -> Result<(), ExportError> {
         let index = thread as usize;
         if index >= self.lanes.len() {
             self.make_lanes(thread);
         }
         if let Some(ThreadLane { lane, .. }) = self.lanes.get_mut(index) {
-            self.waiting += add(lane.block());
+            let before = lane.waiting();
+            add(lane.block());
+            self.waiting += lane.waiting() - before;
             if lane.waiting() >= BUFFER {
                 self.flush_one(index)?;
             }
