@@ -194,6 +194,15 @@ mod tests {
     }
 
     #[test]
+    fn rings_that_are_read_at_a_time_are_different_ones() {
+        let hands = Hands::default();
+        hands.begin(3, None);
+        let all: Vec<_> = std::iter::from_fn(|| hands.take()).take(9).collect();
+        let rings: Vec<u16> = all.iter().map(Hand::ring).collect();
+        assert_eq!(rings, [0, 1, 2]);
+    }
+
+    #[test]
     fn a_round_waits_for_a_ring_that_another_one_reads() {
         for _ in 0..20 {
             let hands = Hands::default();

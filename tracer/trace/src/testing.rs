@@ -96,9 +96,14 @@ impl Taker for Popped {
     }
 }
 
-/// What is certain of its place.
+/// What is certain of its place, when a round is over.
 pub fn popped(merge: &mut Merge) -> Vec<Timed> {
+    popped_in(merge, Pass::Round)
+}
+
+/// What is passed on so.
+pub fn popped_in(merge: &mut Merge, pass: Pass) -> Vec<Timed> {
     let mut popped = Popped::default();
-    merge.pass_on(Pass::Round, &mut popped);
+    merge.pass_on(pass, &mut popped);
     popped.0
 }

@@ -6,7 +6,7 @@ use terms::field::FieldValue;
 use super::*;
 use crate::event::{End, Passed, Step};
 use crate::host::{HostStep, HostThread};
-use crate::testing::{Apart, popped};
+use crate::testing::{Apart, popped, popped_in};
 
 const STACK: u64 = 16 << 10;
 
@@ -256,11 +256,29 @@ fn what_goes_as_it_came_waits_no_longer_and_leaves_its_room() {
     let spare = merge.take_room().unwrap();
     assert!(spare.is_empty() && spare.room() >= room);
     merge.push(0, 0, Part::Rows(vec![entry(30, 0)]), 0);
-    assert_eq!(popped(&mut merge), [], "one may wait");
+    for _ in 0..2 {
+        assert_eq!(popped(&mut merge), [], "one may wait");
+    }
     merge.looked(1, 30);
     let last = popped(&mut merge).into_iter().map(|timed| timed.time_ns);
     assert_eq!(last.collect::<Vec<_>>(), [30]);
     assert_eq!(merge.take_room().map(|room| room.len()), Some(0));
+}
+
+#[test]
+fn in_the_middle_of_a_round_nothing_waits_in_vain() {
+    let mut merge = Merge::new(2, 1);
+    merge.push(0, 0, Part::Rows(vec![entry(10, 0), entry(20, 0)]), 0);
+    assert_eq!(popped(&mut merge), [], "they have just come");
+    assert_eq!(popped_in(&mut merge, Pass::Certain), []);
+    merge.push(0, 0, Part::Rows(vec![entry(30, 0)]), 0);
+    assert_eq!(popped_in(&mut merge, Pass::Certain), []);
+    let times = popped(&mut merge).into_iter().map(|timed| timed.time_ns);
+    assert_eq!(
+        times.collect::<Vec<_>>(),
+        [10],
+        "one may wait, and what has just come"
+    );
 }
 
 #[test]

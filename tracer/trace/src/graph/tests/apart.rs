@@ -11,6 +11,7 @@ use crate::form::Form;
 use crate::graph::join::Found;
 use crate::graph::threads::Threads;
 use crate::graph::{Anomalies, Death};
+use crate::host::{HostStep, HostThread};
 use crate::stream::{Origin, Pass, Stream};
 use crate::testing::Apart;
 use terms::function::FunctionId;
@@ -201,6 +202,44 @@ fn rings_come_in_the_order_of_time_where_a_thread_moves_or_is_new() {
     let mut is_new = two_threads();
     is_new.act(2, 0, Act::Call(3), 7);
     assert!(turns(&is_new.rings) > 30, "nobody has a number for it");
+}
+
+/// All of this guest, both threads of which were seen before, and in the middle of it what the host did with vCPU 0.
+fn with_the_host(guest: &Guest, sink: &mut impl Sink) {
+    let mut stream = Stream::of_graph(3, STACK, usize::MAX).unwrap();
+    for (vcpu, ring) in (0..).zip(&guest.rings) {
+        let first = ring.get(..1).unwrap_or_default();
+        stream.push(Origin::Calls(vcpu), columns(first), 0);
+        stream.looked(Origin::Calls(vcpu), 15);
+    }
+    stream.run(sink);
+    for (vcpu, ring) in (0..).zip(&guest.rings) {
+        let rest = ring.get(1..).unwrap_or_default();
+        stream.push(Origin::Calls(vcpu), columns(rest), 0);
+    }
+    let step = Record {
+        time_ns: guest.time / 2,
+        kind: RecordKind::Host(Box::new(HostStep::Entry(HostThread::default()))),
+    };
+    stream.push(Origin::Host(0), vec![step], 0);
+    stream.finish(sink);
+}
+
+/// It is inside of the calls that were open then.
+#[test]
+fn what_else_happens_among_rings_that_are_apart_comes_in_its_place() {
+    let guest = two_threads();
+    let (mut ordered, mut apart) = (Vec::new(), Apart::default());
+    with_the_host(&guest, &mut ordered);
+    with_the_host(&guest, &mut apart);
+    let before = |events: &[Event]| {
+        let is_host = |event: &Event| matches!(event.kind, EventKind::Host(_));
+        let at = events.iter().position(is_host).unwrap();
+        let (before, from) = events.split_at(at);
+        let last = before.iter().rev().find(|event| event.vcpu == 0).cloned();
+        (from.first().cloned(), last)
+    };
+    assert_eq!(before(&apart.0), before(&ordered));
 }
 
 /// Its end would be put to a call that another vCPU has not brought yet.

@@ -4,7 +4,7 @@ use crate::testing::{functions, popped};
 use terms::field::FieldValue;
 use terms::function::FunctionId;
 
-use super::{STACK, graph, push, stream};
+use super::{STACK, columns, graph, push, stream};
 use crate::columns::Part;
 use crate::event::{CallValues, Event, EventKind, Moment, Record, RecordKind, Step};
 use crate::graph::join::{Found, Join};
@@ -70,6 +70,35 @@ fn a_rings_time_never_goes_back() {
     merge.push(0, 0, Part::Rows(vec![entry(0, 20), entry(0, 10)]), 0);
     bring(&mut merge, 0, 5);
     assert_eq!(places(&mut merge), [(0, 20), (0, 20), (0, 20)]);
+}
+
+/// Entries as they are read, many at a time.
+fn steps(ring: u16, times: &[u64]) -> Part {
+    let records: Vec<Record> = times.iter().map(|time_ns| entry(ring, *time_ns)).collect();
+    columns(&records).into_parts().remove(0)
+}
+
+#[test]
+fn many_steps_at_a_time_do_not_go_back_either() {
+    let mut merge = Merge::new(1, 9);
+    merge.push(0, 0, steps(0, &[20, 10, 30]), 0);
+    merge.push(0, 0, steps(0, &[25, 40]), 0);
+    merge.looked(0, 50);
+    let expected = [(0, 20), (0, 20), (0, 30), (0, 30), (0, 40)];
+    assert_eq!(places(&mut merge), expected);
+}
+
+#[test]
+fn many_steps_at_a_time_are_late_as_one_is() {
+    let mut merge = Merge::new(2, 1);
+    merge.push(0, 0, steps(0, &[20, 30]), 0);
+    assert_eq!(places(&mut merge), [], "they have just come");
+    assert_eq!(places(&mut merge), [(0, 20)], "too much waits");
+    merge.push(1, 1, steps(1, &[15, 18, 25]), 0);
+    let all: Vec<_> = [1, 2].iter().flat_map(|_| popped(&mut merge)).collect();
+    let late = all.iter().map(|timed| (timed.time_ns, timed.is_late));
+    let expected = [(20, true), (20, true), (25, false)];
+    assert_eq!(late.take(3).collect::<Vec<_>>(), expected);
 }
 
 #[test]
