@@ -85,8 +85,10 @@ impl Frames {
     }
 
     pub fn push(&mut self, frame: Frame) {
-        self.places.truncate(self.open);
-        self.places.push(frame);
+        match self.places.get_mut(self.open) {
+            Some(place) => *place = frame,
+            None => self.places.push(frame),
+        }
         self.open += 1;
     }
 

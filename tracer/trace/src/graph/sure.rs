@@ -73,7 +73,7 @@ impl Run<'_> {
         room.resize(MANY, NOTHING);
         let losses = Some(self.losses);
         let Stack { frames, ghosts, .. } = &mut *self.stack;
-        let (frames, depth) = frames.with_room(MANY);
+        let (frames, depth) = frames.with_room(steps.len().min(MANY));
         let (mut open, mut taken, mut last_ns) = (*depth, 0, 0);
         for (place, next) in room.iter_mut().zip(steps.each()) {
             let slot = next.2.slot();
