@@ -207,7 +207,7 @@ pub const STEPS: u64 = 4;
 
 impl Detail {
     /// A detail word of these fields; each is cut to its width.
-    #[cfg(any(test, feature = "internals"))]
+    #[cfg(any(test, feature = "internals", feature = "mock"))]
     #[must_use]
     pub const fn new(slot: u64, step: Step, mark: u64) -> Self {
         Self((slot & !7) << SLOT_SHIFT | (step as u64) << STEP_SHIFT | mark & MARK_MASK)

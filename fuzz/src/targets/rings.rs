@@ -8,7 +8,7 @@ use terms::function::FunctionId;
 use trace::event::{
     CallValues, Event, EventKind, Moment, Record as Brought, RecordKind, Sink as Events, Step,
 };
-use trace::stream::{Origin, Stream};
+use trace::stream::{Origin, Pass, Stream};
 use tracer::record::{Detail, Format, Record};
 use tracer::ring::geometry::{Geometry, Position};
 use tracer::ring::reader::{CellWord, Delivered, Mode, Patience, RingMemory, RingReader, Sink};
@@ -306,7 +306,7 @@ impl Host {
             self.stream.looked(Origin::Calls(ring), before);
             self.stream.looked(Origin::Points(ring), before);
         }
-        self.stream.run(&mut self.sink);
+        self.stream.pass_on(Pass::Round, &mut self.sink);
     }
 
     /// What a dump would show.

@@ -15,14 +15,11 @@ use trace::stream::Origin;
 
 use super::backlog::{Backlog, Batch, Records};
 use super::call_sink::CallSink;
-use super::encoder::{Encoder, Encoding};
+use super::encoder::{AT_ONCE, Encoder, Encoding};
 use super::looks::{RingClock, lock};
 use super::rings::SharedRings;
 use super::rooms::Rooms;
 use super::source::Source;
-
-/// Records of calls that are read before what there is is written: as rows they fit a processor's cache.
-const AT_ONCE: u64 = 1 << 14;
 
 /// Whether reading a ring is not over yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,6 +139,11 @@ impl CallRing {
         self.backlog.weight()
     }
 
+    /// Whether no more is taken out while somebody else writes.
+    pub fn waits_much(&self) -> bool {
+        self.waiting() >= self.encoder.waiting_max()
+    }
+
     /// Gives all that was taken out to who writes it.
     pub fn hand_over(&mut self, to: &mut Backlog) {
         to.take(&mut self.backlog);
@@ -210,7 +212,7 @@ impl CallRing {
             count: 0,
         };
         let source = &mut self.source;
-        if source.drain_to(found.head, AT_ONCE, &self.rings, patience, &mut sink) {
+        if source.drain_to(found.head, AT_ONCE as u64, &self.rings, patience, &mut sink) {
             *continues = Continues::From(found);
         }
         sink.count

@@ -15,6 +15,9 @@ pub enum Encoding {
     Columns(u64),
 }
 
+/// Records of calls that are read before what there is is written: as rows they fit a processor's cache.
+pub(super) const AT_ONCE: usize = 1 << 14;
+
 /// What makes it of the records of one ring.
 #[derive(Debug)]
 pub(super) enum Encoder {
@@ -24,7 +27,18 @@ pub(super) enum Encoder {
     Columns(Columns),
 }
 
+/// So many records of one ring wait while somebody else writes, at most: then who reads it waits, too.
+const WAITING_MAX: usize = 1 << 17;
+
 impl Encoder {
+    /// The same of this one. Who waits with steps works on them meanwhile, so those are to be in a processor's cache still.
+    pub fn waiting_max(&self) -> usize {
+        match self {
+            Self::Columns(_) => AT_ONCE,
+            Self::Rows | Self::Compact(_) | Self::DataFile(_) => WAITING_MAX,
+        }
+    }
+
     /// Functions have come.
     pub fn extend(&mut self, entries: &Entries) {
         if let Self::DataFile(coder) = self {

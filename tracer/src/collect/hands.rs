@@ -1,14 +1,18 @@
 //! Who reads which ring of a round. One thread makes the round; where there is much to read, others help: each takes a ring
 //! that nobody has taken. The round is over when all that were taken have been read, so no ring is ever a round ahead of
-//! another one.
+//! another one. One at a time writes; who waits for that, or for more to write, does a part of the writing meanwhile.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::looks::lock;
 use crate::ring::reader::Patience;
 use crate::waits::Knock;
+use trace::crew::{Crew, Job};
+
+/// Fewer records are not left to others: on a busy host it takes as long to wake a thread as to put some thousand calls together.
+const SHARED_MIN: usize = 1 << 12;
 
 /// The rings of a round, for all who read.
 #[derive(Default)]
@@ -20,8 +24,8 @@ pub(super) struct Hands {
     knock: OnceLock<Knock>,
 }
 
-/// How far a round is.
-#[derive(Debug, Default)]
+/// How far a round is, and who writes what it brings.
+#[derive(Default)]
 struct State {
     rings: usize,
     /// How long a slot that is reserved is waited for, if it is not what it is usually.
@@ -32,13 +36,17 @@ struct State {
     parts: usize,
     /// Events that were read.
     count: usize,
+    /// What of the writing can be done by others, and nobody does yet.
+    jobs: Vec<Job>,
+    /// How many others do such.
+    working: usize,
+    /// How often somebody has written.
+    writes: u64,
 }
 
 impl std::fmt::Debug for Hands {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        to.debug_struct("Hands")
-            .field("state", &self.state)
-            .finish_non_exhaustive()
+        to.debug_struct("Hands").finish_non_exhaustive()
     }
 }
 
@@ -52,12 +60,8 @@ impl Hands {
     pub fn begin(&self, rings: usize, patience: Option<Patience>) {
         let mut state = lock(&self.state);
         // Who still reads a ring of a round that has failed is waited for in this one.
-        *state = State {
-            rings,
-            patience,
-            reading: state.reading,
-            ..State::default()
-        };
+        (state.rings, state.patience, state.taken) = (rings, patience, 0);
+        (state.parts, state.count) = (0, 0);
         drop(state);
         if self.is_much.swap(false, Relaxed) {
             self.call();
@@ -73,12 +77,45 @@ impl Hands {
     }
 
     /// Waits until rings were read more often in this round than so many times, or nobody reads any more: then there is
-    /// no answer.
+    /// no answer. Works for who writes meanwhile.
     pub fn more_than(&self, parts: usize) -> Option<usize> {
-        let waits = |state: &mut State| state.reading > 0 && state.parts <= parts;
-        let state = self.left.wait_while(lock(&self.state), waits);
-        let state = state.unwrap_or_else(PoisonError::into_inner);
+        let state = self.work_while(|state| state.reading > 0 && state.parts <= parts);
         (state.reading > 0).then_some(state.parts)
+    }
+
+    /// How often somebody has written so far.
+    pub fn writes(&self) -> u64 {
+        lock(&self.state).writes
+    }
+
+    /// Somebody has written.
+    pub fn has_written(&self) {
+        let mut state = lock(&self.state);
+        state.writes += 1;
+        drop(state);
+        self.left.notify_all();
+    }
+
+    /// Waits until somebody has written once more than so many times, and works for who writes meanwhile.
+    pub fn written(&self, writes: u64) {
+        drop(self.work_while(|state| state.writes == writes));
+    }
+
+    /// Waits as long as this is so, and works for who writes meanwhile.
+    fn work_while(&self, waits: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        let is_idle = |state: &mut State| state.jobs.is_empty() && waits(state);
+        loop {
+            let state = self.left.wait_while(lock(&self.state), is_idle);
+            let mut state = state.unwrap_or_else(PoisonError::into_inner);
+            let Some(job) = state.jobs.pop() else {
+                return state;
+            };
+            state.working += 1;
+            drop(state);
+            let working = Working(self);
+            job();
+            drop(working);
+        }
     }
 
     /// The next ring that nobody has taken.
@@ -109,6 +146,32 @@ impl Hands {
         if let Some(knock) = self.knock.get() {
             knock();
         }
+    }
+}
+
+/// Who writes shares its work with who waits for that.
+impl Crew for Hands {
+    fn run(&self, jobs: Vec<Job>) {
+        let mut jobs = jobs.into_iter();
+        let Some(own) = jobs.next() else { return };
+        lock(&self.state).jobs.extend(jobs);
+        self.left.notify_all();
+        own();
+        drop(self.work_while(|state| state.working > 0));
+    }
+
+    fn is_worth_sharing(&self, records: usize) -> bool {
+        records >= SHARED_MIN
+    }
+}
+
+/// Somebody works for who writes: until this is dropped, also by a thread that fails.
+struct Working<'a>(&'a Hands);
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.state).working -= 1;
+        self.0.left.notify_all();
     }
 }
 
@@ -160,7 +223,9 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
     use std::sync::atomic::Ordering::SeqCst;
+    use std::sync::mpsc::{Receiver, Sender, channel};
     use std::thread;
+    use std::time::Duration;
 
     use super::*;
 
@@ -296,5 +361,80 @@ mod tests {
         assert_eq!(called(), 1, "there was much in the last one");
         round(0);
         assert_eq!(called(), 0);
+    }
+
+    /// As long as the slowest machine takes to begin with something.
+    const PATIENCE: Duration = Duration::from_secs(300);
+
+    /// Two jobs each of which is over when the other has begun.
+    fn pair() -> Vec<Job> {
+        let (first, second) = (channel(), channel());
+        let job = |begins: Sender<()>, other: Receiver<()>| -> Job {
+            Box::new(move || {
+                begins.send(()).unwrap();
+                other.recv_timeout(PATIENCE).unwrap();
+            })
+        };
+        vec![job(first.0, second.1), job(second.0, first.1)]
+    }
+
+    #[test]
+    fn who_waits_for_who_writes_works_for_it_meanwhile() {
+        let hands = Hands::default();
+        let writes = hands.writes();
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| hands.written(writes));
+            (0..20).for_each(|_| hands.run(pair()));
+            assert!(!waits.is_finished());
+            hands.has_written();
+        });
+        hands.written(0);
+    }
+
+    #[test]
+    fn who_waits_for_more_to_write_works_for_who_writes_meanwhile() {
+        let hands = Hands::default();
+        hands.begin(1, None);
+        let hand = hands.take().unwrap();
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| hands.more_than(0));
+            (0..20).for_each(|_| hands.run(pair()));
+            drop(hand);
+            assert_eq!(waits.join().unwrap(), None);
+        });
+    }
+
+    #[test]
+    fn who_writes_does_all_of_it_when_nobody_waits() {
+        let hands = Hands::default();
+        let done = Arc::new(AtomicUsize::new(0));
+        let job = |_| -> Job {
+            let done = Arc::clone(&done);
+            Box::new(move || {
+                done.fetch_add(1, Relaxed);
+            })
+        };
+        hands.run((0..5).map(job).collect());
+        hands.run(Vec::new());
+        assert_eq!(done.load(Relaxed), 5);
+    }
+
+    /// Who writes goes on, and does not wait for what is not there any more.
+    #[test]
+    fn a_job_that_fails_is_over() {
+        let hands = Hands::default();
+        let writes = hands.writes();
+        thread::scope(|scope| {
+            let fails = scope.spawn(|| hands.written(writes));
+            let (begins, has_begun) = channel();
+            let own = move || has_begun.recv_timeout(PATIENCE).unwrap();
+            let other = move || {
+                begins.send(()).unwrap();
+                panic!("as it is to");
+            };
+            hands.run(vec![Box::new(own), Box::new(other)]);
+            assert!(fails.join().is_err());
+        });
+        assert_eq!(lock(&hands.state).working, 0);
     }
 }

@@ -36,6 +36,7 @@ mod tests;
 mod thread_names;
 pub mod wait_drain;
 pub(crate) mod writer;
+mod writing;
 
 use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
@@ -48,18 +49,16 @@ use call_ring::{Continues, SharedCallRing};
 use drain::Drain;
 use hands::Hands;
 pub use looks::AllLooks;
-use looks::{lock, lock_free};
+use looks::lock;
 use output::{Output, Written};
 use status::WaitStatus;
 use wait_drain::WaitDrain;
 use writer::{Told, Writer};
+use writing::Writing;
 
 use crate::ring::reader::Patience;
 use crate::waits::Knock;
 use trace::export::uftrace::ExportError;
-
-/// So many records of one ring wait while somebody else writes, at most: then who reads it waits, too.
-const WAITING_MAX: usize = 1 << 17;
 
 /// So often vCPUs that wait at the end are given room, and the rest after each time: a thread that was woken may have to wait
 /// for a processor of the host.
@@ -70,7 +69,7 @@ const LET_GO_REST: Duration = Duration::from_millis(1);
 /// waits for what is being written. Several threads can read, each a ring of its own.
 ///
 /// Locks are taken in the order of the fields, those of rings of calls after that of the reader: who writes reads
-/// meanwhile, who reads does not write.
+/// meanwhile, who reads does not write. Under that of the hands nothing else is locked.
 #[derive(Debug)]
 pub struct SharedDrain {
     round: Mutex<()>,
@@ -130,7 +129,7 @@ impl SharedDrain {
         let patience = patience.unwrap_or_else(|| drain.patience());
         count += drain.read_rest(patience);
         drop(drain);
-        self.write(lock(&self.writer), true);
+        self.write_when_free(true);
         count
     }
 
@@ -151,17 +150,23 @@ impl SharedDrain {
         let mut parts = 0;
         while let Some(more) = self.hands.more_than(parts) {
             parts = more;
-            self.write(lock(&self.writer), false);
+            self.write_when_free(false);
         }
     }
 
     /// Writes what was read, unless somebody else is writing, and not much of this ring waits.
     fn write_some(&self, ring: u16) {
         let calls = self.calls.get(usize::from(ring));
-        let is_much = || calls.is_some_and(|calls| lock(calls).waiting() >= WAITING_MAX);
-        let free = lock_free(&self.writer);
-        if let Some(writer) = free.or_else(|| is_much().then(|| lock(&self.writer))) {
-            self.write(writer, false);
+        let waits_much = || calls.is_some_and(|calls| lock(calls).waits_much());
+        if let Some(writing) = Writing::when_free(&self.writer, &self.hands, waits_much) {
+            self.write(writing, false);
+        }
+    }
+
+    /// Writes what was read, when nobody else does.
+    fn write_when_free(&self, is_over: bool) {
+        if let Some(writing) = Writing::when_free(&self.writer, &self.hands, || true) {
+            self.write(writing, is_over);
         }
     }
 
@@ -182,7 +187,7 @@ impl SharedDrain {
     }
 
     /// Writes what was read, as far as it is certain; when the round is over, what else there is, too.
-    fn write(&self, mut writer: MutexGuard<'_, Writer>, is_over: bool) {
+    fn write(&self, mut writer: Writing<'_>, is_over: bool) {
         let mut drain = self.turn();
         let output = drain.hand_over(writer.backlog());
         let now_ns = is_over.then(|| drain.now_ns());
@@ -190,10 +195,14 @@ impl SharedDrain {
         if let Some(output) = output {
             writer.begin(*output);
         }
-        writer.write(&self.told, now_ns);
-        if !is_over {
-            return;
+        writer.write(&self.told, now_ns, &self.hands);
+        if is_over {
+            self.end_round(&mut writer);
         }
+    }
+
+    /// All of a round is written, as far as it is certain.
+    fn end_round(&self, writer: &mut Writer) {
         if let Some(why) = self.told().error {
             self.turn().change_waits(|waits| waits.give_up(&why));
         }

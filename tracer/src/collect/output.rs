@@ -10,6 +10,7 @@ use crate::session::CallMoments;
 use image::Image;
 use terms::addr::Gva;
 use trace::columns::Part;
+use trace::crew::{Alone, Crew};
 use trace::doubt::TimeDoubts;
 use trace::event::Record;
 use trace::export::budget::Budget;
@@ -200,7 +201,7 @@ impl Output {
     }
 
     /// Takes what has been read, and leaves nothing there. It is written when its place is certain: [`Self::settle`].
-    pub fn take(&mut self, backlog: &mut Backlog) {
+    pub fn take(&mut self, backlog: &mut Backlog, crew: &dyn Crew) {
         let news = backlog.take_news();
         if let Some(image) = news.image {
             self.extend(&image);
@@ -219,14 +220,14 @@ impl Output {
         }
         if !self.is_ordered() {
             // What waited for others while somebody listened comes before what goes to the store at once.
-            self.pass_on(Pass::Round);
+            self.pass_on(Pass::Round, crew);
         }
         backlog.drain().for_each(|batch| self.append(batch));
         let pass = match self.is_ordered() {
             true => Pass::Certain,
             false => Pass::Round,
         };
-        self.pass_on(pass);
+        self.pass_on(pass, crew);
     }
 
     /// Whether what a ring brings has to wait for the others.
@@ -244,7 +245,7 @@ impl Output {
     }
 
     /// Passes on so much of what waits.
-    fn pass_on(&mut self, pass: Pass) {
+    fn pass_on(&mut self, pass: Pass, crew: &dyn Crew) {
         let is_heard = self.live.is_heard();
         let store = match self.kept.as_mut().map(|kept| &mut kept.store) {
             Some(Keeper::Records(_)) if !is_heard => {
@@ -258,7 +259,7 @@ impl Output {
         };
         match store {
             // Faster: it knows whom it calls.
-            Some(store) if !is_heard => store.take(&mut self.stream, pass),
+            Some(store) if !is_heard => store.take(&mut self.stream, pass, crew),
             store => {
                 let mut heard = Heard {
                     store,
@@ -406,8 +407,8 @@ impl Output {
     }
 
     /// Writes what is certain of its place by now, which is `now_ns`.
-    pub fn settle(&mut self, now_ns: u64) {
-        self.pass_on(Pass::Round);
+    pub fn settle(&mut self, now_ns: u64, crew: &dyn Crew) {
+        self.pass_on(Pass::Round, crew);
         if let Some(recording) = self.recording() {
             recording.end_round();
         }
@@ -449,7 +450,7 @@ impl Output {
     /// # Errors
     /// The first [`ExportError`] since it was made.
     pub fn finish(mut self, doubts: &TimeDoubts) -> Result<Option<Written>, ExportError> {
-        self.pass_on(Pass::All);
+        self.pass_on(Pass::All, &Alone);
         // Whose records have all come: nothing more is told of its end.
         if self.stream.stack_bytes().is_some() {
             self.name_threads_at(u64::MAX);

@@ -11,6 +11,7 @@ use super::output::{Output, Written};
 use super::rooms::Rooms;
 use crate::clock::HostClock;
 use crate::guest::SharedMemory;
+use trace::crew::Crew;
 use trace::doubt::TimeDoubts;
 use trace::export::uftrace::{AnomalyNote, ExportError};
 
@@ -81,16 +82,17 @@ impl Writer {
         &mut self.backlog
     }
 
-    /// Writes it; at the end of a round, which is at `now_ns`, also the calls whose place is certain by then.
-    pub fn write(&mut self, told: &Mutex<Told>, now_ns: Option<u64>) {
+    /// Writes it; at the end of a round, which is at `now_ns`, also the calls whose place is certain by then. This crew
+    /// works on it.
+    pub fn write(&mut self, told: &Mutex<Told>, now_ns: Option<u64>, crew: &dyn Crew) {
         let Some(output) = &mut self.output else {
             self.backlog = Backlog::default();
             return;
         };
         lock(told).busy_since = Some((self.host.now)());
-        output.take(&mut self.backlog);
+        output.take(&mut self.backlog, crew);
         if let Some(now_ns) = now_ns {
-            output.settle(now_ns);
+            output.settle(now_ns, crew);
         }
         output.leave_room(&self.rooms);
         *lock(told) = Told {

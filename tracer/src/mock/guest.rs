@@ -17,7 +17,7 @@ use crate::guest::{
     Guest, LiveGuest, NoClockPage, NotLive, Pauses, RegisterError, SharedMemory, StopError,
     StoppedGuest,
 };
-use crate::record::{RECORD_BYTES, Record};
+use crate::record::{Detail, RECORD_BYTES, Record};
 use crate::ring::geometry::Position;
 use crate::session::SessionMemory;
 use crate::stub::cell::{HEAD, LIMIT, LOST};
@@ -25,6 +25,7 @@ use crate::target::{
     AtomicTarget, LiveTarget, MemoryError, NotProvided, NotSynchronised, PhysicalMemory,
     StoppedTarget, TargetMemory, TextMemory, VcpuRegisters, WindowMemory,
 };
+use trace::event::Step;
 
 /// Ticks of its counters in a millisecond.
 const KHZ: u32 = 1_000_000;
@@ -118,6 +119,21 @@ impl MockGuest {
         function: FunctionId,
         ticks: u64,
     ) -> Result<bool, MemoryError> {
+        self.step(place, vcpu, function, ticks, None)
+    }
+
+    /// The same of a step of a graph, with the address at which its return address lies.
+    ///
+    /// # Errors
+    /// As of [`Self::call`].
+    pub fn step(
+        &self,
+        place: &SessionMemory,
+        vcpu: u16,
+        function: FunctionId,
+        ticks: u64,
+        step: Option<(Step, u64)>,
+    ) -> Result<bool, MemoryError> {
         let mut target = self.target();
         let Some(cell) = place.cells.get(usize::from(vcpu)) else {
             return Ok(false);
@@ -135,9 +151,14 @@ impl MockGuest {
         let geometry = place.geometry;
         target.write_word(at(HEAD), position.after(1).word(vcpu))?;
         let mark = position.0 / geometry.slots();
-        let record = Record::new(ticks, function, mark).with(geometry.spill(head));
+        let spill = geometry.spill(head);
+        let record = Record::new(ticks, function, mark).with(spill);
         let ring = u64::from(vcpu) * geometry.bytes();
         let slot = geometry.slot(position) * RECORD_BYTES;
+        if let Some(((step, at), details)) = step.zip(place.details) {
+            let detail = Detail::new(at, step, mark).0.wrapping_add(spill);
+            target.write_word(details.wrapping_add(ring + slot), detail)?;
+        }
         target.write_word(place.rings.wrapping_add(ring + slot), record.0)?;
         Ok(true)
     }

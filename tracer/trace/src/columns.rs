@@ -1,5 +1,7 @@
 //! What a ring of a graph brings, as who puts calls together takes it: steps in columns, so that many are looked at at a time.
 
+use std::ops::Range;
+
 use terms::function::FunctionId;
 
 use crate::event::{Record, RecordKind, SlotStep};
@@ -49,7 +51,7 @@ impl StepColumns {
 
     /// Some of them, as this vCPU made them.
     #[must_use]
-    pub fn some(&self, vcpu: u16, range: std::ops::Range<usize>) -> Steps<'_> {
+    pub fn some(&self, vcpu: u16, range: Range<usize>) -> Steps<'_> {
         Steps {
             vcpu,
             times: self.times.get(range.clone()).unwrap_or_default(),
@@ -153,6 +155,25 @@ impl<'a> Steps<'a> {
                 slot: at.slot(),
             },
         })
+    }
+}
+
+/// Some steps that a ring has brought, with the columns that they are in.
+#[derive(Debug, Default)]
+pub struct LentSteps {
+    /// Which vCPU made them.
+    pub vcpu: u16,
+    /// They and others.
+    pub columns: StepColumns,
+    /// Which of those they are.
+    pub range: Range<usize>,
+}
+
+impl LentSteps {
+    /// The steps.
+    #[must_use]
+    pub fn steps(&self) -> Steps<'_> {
+        self.columns.some(self.vcpu, self.range.clone())
     }
 }
 

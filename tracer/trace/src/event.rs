@@ -2,6 +2,7 @@
 //! [events](Event) that they become, in the order of time ([`Stream`](crate::stream::Stream)).
 
 use std::collections::VecDeque;
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use terms::addr::Gva;
@@ -193,6 +194,19 @@ pub trait Sink {
     fn is_ordered(&self) -> bool {
         true
     }
+}
+
+/// Who keeps threads apart, and can lend what it keeps some of them in, so that several threads are taken side by side.
+pub trait KeepsApart: Sink {
+    /// What it keeps some threads in.
+    type Part: Sink + Debug + Send + 'static;
+
+    /// Lends what these threads are kept in. Until it is back, nothing else comes of them. `None` where that is not to be
+    /// had: then they come to itself.
+    fn lend(&mut self, threads: &[u32]) -> Option<Self::Part>;
+
+    /// It is back.
+    fn take_back(&mut self, part: Self::Part);
 }
 
 impl Sink for Vec<Event> {

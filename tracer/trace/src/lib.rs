@@ -7,6 +7,7 @@
 
 pub mod columns;
 pub mod convert;
+pub mod crew;
 pub mod doubt;
 pub mod event;
 pub mod export;

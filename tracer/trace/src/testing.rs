@@ -1,13 +1,16 @@
 //! Functions of a guest that is none, and what happens in them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use terms::addr::Gva;
 use terms::function::{Function, FunctionId};
 
-use crate::columns::Steps;
-use crate::event::{End, Event, EventKind, Sink, Timed};
+use crate::columns::{LentSteps, Steps};
+use crate::crew::{Crew, Job};
+use crate::event::{End, Event, EventKind, KeepsApart, Sink, Timed};
 use crate::export::uftrace::layout::Text;
+use crate::stream::Stream;
 use crate::stream::merge::Merge;
 use crate::stream::taker::{Pass, Taker};
 
@@ -58,17 +61,106 @@ pub const fn exit(function: u32) -> EventKind {
     }
 }
 
-/// Who takes threads as they come.
+/// Who keeps threads apart, and lends them.
 #[derive(Debug, Default)]
-pub struct Apart(pub Vec<Event>);
+pub struct Apart {
+    pub events: Vec<Event>,
+    /// This thread is not to be had.
+    keeps: Option<u32>,
+    lent: BTreeSet<u32>,
+}
+
+impl Apart {
+    /// Who does not lend this thread.
+    pub fn without(keeps: Option<u32>) -> Self {
+        Self {
+            keeps,
+            ..Self::default()
+        }
+    }
+}
+
+/// What is lent of these threads.
+#[derive(Debug)]
+pub struct LentThreads {
+    threads: Vec<u32>,
+    events: Vec<Event>,
+}
 
 impl Sink for Apart {
     fn event(&mut self, event: Event) {
-        self.0.push(event);
+        assert!(!self.lent.contains(&event.thread), "it is lent: {event:?}");
+        self.events.push(event);
     }
 
     fn is_ordered(&self) -> bool {
         false
+    }
+}
+
+impl Sink for LentThreads {
+    fn event(&mut self, event: Event) {
+        assert!(self.threads.contains(&event.thread), "not lent: {event:?}");
+        self.events.push(event);
+    }
+}
+
+impl KeepsApart for Apart {
+    type Part = LentThreads;
+
+    fn lend(&mut self, threads: &[u32]) -> Option<LentThreads> {
+        if self.keeps.is_some_and(|kept| threads.contains(&kept)) {
+            return None;
+        }
+        let are_here = threads.iter().all(|thread| self.lent.insert(*thread));
+        assert!(are_here, "twice: {threads:?}");
+        Some(LentThreads {
+            threads: threads.to_vec(),
+            events: Vec::new(),
+        })
+    }
+
+    fn take_back(&mut self, part: LentThreads) {
+        let were_lent = part.threads.iter().all(|thread| self.lent.remove(thread));
+        assert!(were_lent, "not lent: {part:?}");
+        self.events.extend(part.events);
+    }
+}
+
+/// Each job has a thread of its own.
+#[derive(Debug)]
+pub struct ThreadEach;
+
+impl Crew for ThreadEach {
+    fn run(&self, jobs: Vec<Job>) {
+        let threads = jobs.into_iter().map(std::thread::spawn);
+        let threads: Vec<_> = threads.collect();
+        // What becomes of those that fail is for who has given the work.
+        threads
+            .into_iter()
+            .map(std::thread::JoinHandle::join)
+            .for_each(drop);
+    }
+
+    fn is_worth_sharing(&self, _records: usize) -> bool {
+        true
+    }
+}
+
+/// Who takes what a stream passes on, in its way.
+pub trait Taking {
+    fn take(&mut self, stream: &mut Stream, pass: Pass);
+}
+
+impl Taking for Vec<Event> {
+    fn take(&mut self, stream: &mut Stream, pass: Pass) {
+        stream.pass_on(pass, self);
+    }
+}
+
+impl Taking for Apart {
+    fn take(&mut self, stream: &mut Stream, pass: Pass) {
+        stream.pass_apart(pass, self, &ThreadEach);
     }
 }
 
@@ -93,6 +185,10 @@ impl Taker for Popped {
 
     fn are_apart(&mut self, _rings: &[Steps<'_>]) -> bool {
         false
+    }
+
+    fn apart(&mut self, rings: Vec<LentSteps>) -> Vec<LentSteps> {
+        rings
     }
 }
 

@@ -16,8 +16,8 @@ const IDLE: Duration = Duration::from_millis(2);
 /// Between two looks.
 const LOOK_PERIOD: Duration = Duration::from_millis(250);
 
-/// So many threads read the rings of a session, if it has so many and the host so many processors: what they write goes
-/// through one of them at a time.
+/// So many threads read the rings of a session, if it has so many and the host so many processors. One at a time writes what
+/// they have read; the others do parts of that while they wait for it.
 const READERS_MAX: usize = 4;
 
 /// Two threads for each session, and those that help.

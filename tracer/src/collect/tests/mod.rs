@@ -30,16 +30,20 @@ use crate::record::Format as RecordFormat;
 use crate::ring::geometry::Geometry;
 use crate::ring::reader::Mode;
 use crate::session::SessionMemory;
+use trace::crew::Alone;
 use trace::doubt::TimeDoubts;
-use trace::export::uftrace::{CallCoder, Metadata};
+use trace::event::Step;
+use trace::export::uftrace::{CallCoder, GRAPH, Metadata, NOP};
 use trace::form::Form;
 use trace::host::{HostStep, HostThread};
 use trace::live::{Happening, Tail, tail};
 use trace::report::{Format, print};
-use trace::stream::{Origin, Stream, WAITING_MAX};
+use trace::stream::{Origin, Stream, StreamOptions, WAITING_MAX};
 
 const FUNCTIONS: u64 = 4;
 const CALLS: u64 = 100;
+/// Bytes of a stack.
+const STACK: u64 = 16 << 10;
 /// When the host's clock stands still ([`mock::HOST`]).
 const NOW: u64 = 1 << 40;
 /// A machine that does ten other things is not late yet.
@@ -62,18 +66,31 @@ fn reader_of(
     rings: u16,
     bytes: u64,
 ) -> (MockGuest, SessionMemory, Polled) {
+    reader_in(RecordFormat::Calls, output, clock, rings, bytes)
+}
+
+/// The same, of records of this format.
+fn reader_in(
+    format: RecordFormat,
+    output: Option<&Path>,
+    clock: RingClock,
+    rings: u16,
+    bytes: u64,
+) -> (MockGuest, SessionMemory, Polled) {
     let guest = MockGuest::new(MockTarget::new(1, 1 << 20));
     let geometry = Geometry::with_bytes(bytes).unwrap();
     let window = guest.window().start;
+    let all = bytes * u64::from(rings);
+    let details = format.has_details();
     let place = SessionMemory {
         cells: (0..u64::from(rings))
             .map(|ring| window.wrapping_add(ring * 64))
             .collect(),
         rings: window.wrapping_add(4096),
-        format: RecordFormat::Calls,
-        details: None,
+        format,
+        details: details.then_some(window.wrapping_add(4096 + all)),
         directory: None,
-        room: bytes * u64::from(rings),
+        room: 2 * all,
         geometry,
         first: vec![geometry.first(); usize::from(rings)],
         halts_left: None,
@@ -81,12 +98,19 @@ fn reader_of(
     };
     let memory: Arc<dyn crate::guest::SharedMemory> = Arc::new(guest.memory().clone());
     let image = Arc::new(nop_image(FUNCTIONS));
+    let stack_bytes = format.is_graph().then_some(STACK);
     let metadata = Metadata {
         vcpus: rings,
+        tracer: stack_bytes.map_or(NOP, |_| GRAPH).into(),
         ..Metadata::default()
     };
+    let options = StreamOptions {
+        rings,
+        stack_bytes,
+        ..StreamOptions::default()
+    };
     let output = output.map(|output| {
-        let stream = Stream::of_functions(rings, WAITING_MAX);
+        let stream = Stream::of(&options, &image.functions, WAITING_MAX).unwrap();
         Output::create(output, false, &image, metadata, stream)
     });
     let output = output.transpose().unwrap();
@@ -362,7 +386,7 @@ fn what_was_heard_and_waits_comes_first() {
             looked_ns: None,
             until_ns: time_ns,
         });
-        output.take(&mut backlog);
+        output.take(&mut backlog, &Alone);
     }
     assert_eq!(heard(&tail).0, called(0), "it waits for the other ring");
     drop(tail);
@@ -373,7 +397,7 @@ fn what_was_heard_and_waits_comes_first() {
         looked_ns: None,
         until_ns: 40,
     });
-    output.take(&mut backlog);
+    output.take(&mut backlog, &Alone);
     output.finish(&TimeDoubts::default()).unwrap();
     let file = std::fs::read(directory.join("1000.dat")).unwrap();
     let times = file.chunks(32).map(|pair| pair[0]);

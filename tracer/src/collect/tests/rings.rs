@@ -223,3 +223,101 @@ fn room_for_records_comes_back_to_who_reads() {
         polled.finish().unwrap();
     }
 }
+
+/// Calls of two vCPUs, each of a thread of its own, two deep; the first of them has this number.
+fn call_two_deep(guest: &MockGuest, place: &SessionMemory, first: u64, calls: u64) {
+    for vcpu in 0..2 {
+        let top = (u64::from(vcpu) + 5) * STACK;
+        for call in first..first + calls {
+            let begins = NOW - 10_000_000 + call * 20 + u64::from(vcpu);
+            let inner = u32::try_from(1 + call % 3).unwrap();
+            let steps = [
+                (0, Step::Entry, top - 64),
+                (inner, Step::Entry, top - 128),
+                (inner, Step::Exit, top - 128),
+                (0, Step::Exit, top - 64),
+            ];
+            for (ticks, (function, step, slot)) in (begins..).step_by(3).zip(steps) {
+                let (function, step) = (FunctionId(function), Some((step, slot)));
+                assert!(guest.step(place, vcpu, function, ticks, step).unwrap());
+            }
+        }
+    }
+}
+
+/// What was made of it, a file of each thread and what it has come to, by so many who help, in rounds of so many calls.
+fn put_together(helpers: usize, calls: u64) -> (Vec<(String, Vec<u8>)>, String) {
+    const CALLS: u64 = 32_000;
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("trace");
+    let clock = RingClock::Host(mock::HOST);
+    let format = RecordFormat::Graph;
+    let (guest, place, mut polled) = reader_in(format, Some(&output), clock, 2, 1 << 17);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..helpers {
+            scope.spawn(|| {
+                while !is_over.load(SeqCst) {
+                    polled.drain.help();
+                    yield_now();
+                }
+            });
+        }
+        for round in 0..CALLS / calls {
+            call_two_deep(&guest, &place, round * calls, calls);
+            polled.drain.round();
+        }
+        is_over.store(true, SeqCst);
+    });
+    let written = polled.finish().unwrap().unwrap();
+    let files = std::fs::read_dir(&output).unwrap().map(Result::unwrap);
+    let names = files.map(|file| file.file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.filter(|name| name.starts_with('1')).collect();
+    names.sort();
+    let read = |name: String| {
+        let bytes = std::fs::read(output.join(&name)).unwrap();
+        (name, bytes)
+    };
+    let files = names.into_iter().map(read).collect();
+    (files, format!("{:?}", written.tally()))
+}
+
+/// What is read in small parts is not shared.
+#[test]
+fn calls_are_put_together_side_by_side_as_by_one() {
+    let expected = put_together(0, 200);
+    assert_eq!(expected.0.len(), 4, "of two threads, with what is beside");
+    let sums = "calls: 128000, functions: 4";
+    assert!(expected.1.contains(sums), "{}", expected.1);
+    for helpers in [0, 1, 3] {
+        let made = put_together(helpers, 4000);
+        assert_eq!(made.1, expected.1);
+        assert!(made.0 == expected.0, "by {helpers} who help");
+    }
+}
+
+#[test]
+fn who_fails_while_it_writes_holds_up_nobody_who_waits_for_that() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("trace");
+    let (_guest, _place, polled) = reader(Some(&output));
+    let drain = &polled.drain;
+    let (has_begun, begun) = channel();
+    let (go_on, goes_on) = channel();
+    thread::scope(|scope| {
+        let fails = scope.spawn(move || {
+            let _writing = Writing::if_free(&drain.writer, &drain.hands);
+            has_begun.send(()).unwrap();
+            goes_on.recv_timeout(NEVER).unwrap();
+            panic!("as it is to");
+        });
+        begun.recv_timeout(NEVER).unwrap();
+        assert!(Writing::if_free(&drain.writer, &drain.hands).is_none());
+        let not_wanted = Writing::when_free(&drain.writer, &drain.hands, || false);
+        assert!(not_wanted.is_none(), "and it did not wait");
+        let waits = scope.spawn(|| drain.write_when_free(false));
+        go_on.send(()).unwrap();
+        assert!(comes(|| waits.is_finished()));
+        assert!(fails.join().is_err());
+    });
+}

@@ -11,6 +11,7 @@ use super::call_formats::CallFormats;
 use super::probes::ProbeNote;
 use super::uftrace::layout::Text;
 use super::uftrace::{AnomalyNote, CodedCalls, Entries, ExportError, Metadata, Tally};
+use crate::crew::Crew;
 use crate::doubt::TimeNote;
 use crate::event::Sink;
 use crate::stream::{Pass, Stream};
@@ -24,8 +25,8 @@ pub trait Store: Sink + Debug + Send {
     /// Takes what it keeps of events from a budget, from now on. What describes them does not count.
     fn set_budget(&mut self, budget: &Budget);
 
-    /// Takes so much of what waits in this stream.
-    fn take(&mut self, stream: &mut Stream, pass: Pass);
+    /// Takes so much of what waits in this stream, side by side with this crew where that can be.
+    fn take(&mut self, stream: &mut Stream, pass: Pass, crew: &dyn Crew);
 
     /// Whether calls without returns are best put into bytes by who reads them: then what that takes.
     fn entries(&self) -> Option<&Entries>;

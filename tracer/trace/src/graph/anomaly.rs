@@ -103,6 +103,25 @@ impl Anomalies {
         self.0.get(&anomaly).map_or(0, |seen| seen.count)
     }
 
+    /// Those that were noted elsewhere.
+    pub fn add(&mut self, others: &Self) {
+        for (anomaly, other) in &others.0 {
+            let seen = self
+                .0
+                .entry(*anomaly)
+                .or_insert(Seen { count: 0, ..*other });
+            let count = seen.count + other.count;
+            let first = [*seen, *other];
+            let first = first
+                .into_iter()
+                .min_by_key(|seen| (seen.time_ns, seen.thread));
+            *seen = Seen {
+                count,
+                ..first.unwrap_or(*other)
+            };
+        }
+    }
+
     /// Those that there were.
     pub fn iter(&self) -> impl Iterator<Item = (Anomaly, Seen)> {
         self.0.iter().map(|(anomaly, seen)| (*anomaly, *seen))

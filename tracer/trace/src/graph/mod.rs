@@ -22,6 +22,7 @@ pub mod join;
 pub mod rules;
 mod run;
 pub mod selection;
+pub mod share;
 mod stack;
 mod sure;
 #[cfg(test)]

@@ -82,6 +82,12 @@ impl Selection {
         }
     }
 
+    /// Whether every call is shown, as it is.
+    #[must_use]
+    pub const fn is_everything(&self) -> bool {
+        self.is_everything
+    }
+
     /// How many functions it knows.
     #[must_use]
     pub fn functions(&self) -> usize {

@@ -7,7 +7,7 @@ use super::frames::Frame;
 use super::run::{At, OPEN_MAX, Run, STACK_OPEN_MAX};
 use super::stack::Stack;
 use crate::columns::Steps;
-use crate::event::{SlotStep, Step, SureStep};
+use crate::event::{Sink, SlotStep, Step, SureStep};
 
 /// So many are passed on together, at most.
 const MANY: usize = 256;
@@ -41,7 +41,7 @@ impl Stretch {
 
     /// Where the next step is, and what it does; `None` if it does not belong here.
     #[inline]
-    pub fn at(&self, (time_ns, function, step): (u64, FunctionId, SlotStep)) -> Option<(At, Step)> {
+    fn at(&self, (time_ns, function, step): (u64, FunctionId, SlotStep)) -> Option<(At, Step)> {
         let slot = step.slot();
         let at = At {
             time_ns,
@@ -55,9 +55,30 @@ impl Stretch {
 }
 
 impl Run<'_> {
+    /// Takes as many of the first steps as belong to this stretch: what is sure of them at once, in this `room`. Returns how
+    /// many there were.
+    pub fn stretch(
+        &mut self,
+        stretch: &Stretch,
+        steps: Steps<'_>,
+        room: &mut Vec<SureStep>,
+        sink: &mut impl Sink,
+    ) -> usize {
+        let mut rest = steps;
+        while let Some((at, step)) = rest.each().next().and_then(|next| stretch.at(next)) {
+            let sure = self.sure_steps(stretch, rest, room);
+            match room.get(..sure).filter(|sure| !sure.is_empty()) {
+                Some(sure) => sink.steps(steps.vcpu, stretch.thread, sure),
+                None => self.step(at, step, sink),
+            }
+            rest = rest.after(sure.max(1));
+        }
+        steps.len() - rest.len()
+    }
+
     /// Puts as many of the first steps as are sure into the first places of `room`, which is made for that, some at a time.
     /// Returns how many.
-    pub fn sure_steps(
+    fn sure_steps(
         &mut self,
         stretch: &Stretch,
         steps: Steps<'_>,

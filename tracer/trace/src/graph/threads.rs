@@ -22,7 +22,8 @@ use terms::function::FunctionId;
 use super::anomaly::{Anomalies, Anomaly};
 use super::deaths::{Death, Deaths};
 use super::join::Found;
-use super::run::{At, Run};
+use super::run::{At, OPEN_MAX, Run};
+use super::share::Share;
 use super::stack::Stack;
 use super::sure::Stretch;
 use super::ties::Ties;
@@ -251,20 +252,48 @@ impl Threads {
             until_ns: self.deaths.next_ns(),
         };
         let mut room = std::mem::take(&mut self.room);
-        let Some(mut run) = self.run(thread, None) else {
-            return 0;
-        };
-        let mut rest = steps;
-        while let Some((at, step)) = rest.each().next().and_then(|next| stretch.at(next)) {
-            let sure = run.sure_steps(&stretch, rest, &mut room);
-            match room.get(..sure).filter(|sure| !sure.is_empty()) {
-                Some(sure) => sink.steps(steps.vcpu, thread, sure),
-                None => run.step(at, step, sink),
-            }
-            rest = rest.after(sure.max(1));
-        }
+        let run = self.run(thread, None);
+        let taken = run.map_or(0, |mut run| run.stretch(&stretch, steps, &mut room, sink));
         self.room = room;
-        steps.len() - rest.len()
+        taken
+    }
+
+    /// Lends the threads of these steps, which [stay](Self::stay): nobody else goes on with them until they are back. `None`
+    /// where so many more calls might be open at once that some could not be followed: then it matters who comes first.
+    pub fn lend(&mut self, steps: Steps<'_>, all: usize) -> Option<Share> {
+        if self.open.saturating_add(all) > OPEN_MAX {
+            return None;
+        }
+        let stacks = steps.stacks.unwrap_or_default().iter();
+        let lent = stacks.filter_map(|stack| {
+            let number = *self.numbers.get(stack)?;
+            let lent = self.stacks.get_mut(number as usize)?;
+            Some((*stack, number, std::mem::replace(lent, Stack::new())))
+        });
+        Some(Share {
+            stack_log2: self.stack_log2,
+            stacks: lent.collect(),
+            opened: self.open,
+            open: self.open,
+            losses: self.losses,
+            lossy_until_ns: self.lossy_until_ns,
+            anomalies: Anomalies::default(),
+            last: self.last.get(usize::from(steps.vcpu)).copied(),
+        })
+    }
+
+    /// They are back, from this vCPU.
+    pub fn take_back(&mut self, vcpu: u16, share: Share) {
+        for (_, number, stack) in share.stacks {
+            if let Some(place) = self.stacks.get_mut(number as usize) {
+                *place = stack;
+            }
+        }
+        self.open = (self.open + share.open).saturating_sub(share.opened);
+        self.anomalies.add(&share.anomalies);
+        if let Some((stack, thread)) = share.last {
+            self.is_on(vcpu, stack, thread);
+        }
     }
 
     /// The thread that was seen last on a vCPU, and how many of its calls are open.
@@ -301,11 +330,7 @@ impl Threads {
     /// The number of the stack that a slot is on.
     fn thread(&mut self, vcpu: u16, slot: u64) -> Option<u32> {
         let key = slot >> self.stack_log2;
-        let vcpu = usize::from(vcpu);
-        if vcpu >= self.last.len() {
-            self.last.resize(vcpu + 1, (u64::MAX, 0));
-        }
-        if let Some((last, thread)) = self.last.get(vcpu)
+        if let Some((last, thread)) = self.last.get(usize::from(vcpu))
             && *last == key
         {
             return Some(*thread);
@@ -321,10 +346,19 @@ impl Threads {
             }
             None => return None,
         };
-        if let Some(last) = self.last.get_mut(vcpu) {
-            *last = (key, thread);
-        }
+        self.is_on(vcpu, key, thread);
         Some(thread)
+    }
+
+    /// A vCPU is on this stack, that of this thread.
+    fn is_on(&mut self, vcpu: u16, stack: u64, thread: u32) {
+        let vcpu = usize::from(vcpu);
+        if vcpu >= self.last.len() {
+            self.last.resize(vcpu + 1, (u64::MAX, 0));
+        }
+        if let Some(last) = self.last.get_mut(vcpu) {
+            *last = (stack, thread);
+        }
     }
 
     /// A record of its stack, unless another vCPU may bring what was before it.

@@ -7,7 +7,7 @@
 //! same time those of the first rings go first.
 //!
 //! What one thread does on one vCPU has nothing to do with what another does elsewhere, and most of the time no thread moves.
-//! So where that is all that counts, what rings bring in a short time is passed on ring by ring, unless somebody has moved in it.
+//! So where that is all that counts, what rings bring in a short time is passed on ring by ring, or side by side, unless somebody has moved in it.
 
 use super::ring::{Batch, Ring, Turn};
 use super::taker::{Pass, Taker};
@@ -146,10 +146,16 @@ impl Merge {
         if some.len() < 2 || !to.are_apart(&some) {
             return;
         }
-        some.into_iter().for_each(|ring| to.steps(ring));
         let counts: Vec<_> = all.iter().map(|ring| ring.len()).collect();
+        let (mut lenders, mut lent) = (Vec::new(), Vec::new());
         for (ring, count) in self.rings.iter_mut().zip(counts) {
-            ring.skip(count, &mut self.spare);
+            if let Some(steps) = ring.lend(count) {
+                lenders.push((ring, count));
+                lent.push(steps);
+            }
+        }
+        for ((ring, count), lent) in lenders.into_iter().zip(to.apart(lent)) {
+            ring.take_back(lent, &mut self.spare);
             self.waiting -= count;
             self.passed_ns = self.passed_ns.max(ring.last_ns);
         }

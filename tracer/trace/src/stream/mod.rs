@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A sink that keeps threads apart anyhow can do without their order among each other ([`Sink::is_ordered`]): to merge calls
-//! without returns takes as long again as to write them. Of calls with returns it gets ring by ring what threads do that stay on
-//! their vCPU for a while.
+//! without returns takes as long again as to write them. Of calls with returns it gets what threads do that stay on their vCPU for
+//! a while ring by ring, several rings' side by side ([`KeepsApart`]).
 //!
 //! Where returns are traced, a thread is a stack ([`graph`](crate::graph)). A trace of functions is a graph without
 //! returns: each vCPU is a thread, and nothing is open. There, and of points and of the clock, a time is the one that was
@@ -18,26 +18,33 @@
 //! gets the time of what went before it, is counted ([`Anomaly::Late`](crate::graph::Anomaly)), and nothing around it is
 //! certain.
 
+mod calls;
 pub mod merge;
+mod passing;
 mod ring;
 pub mod taker;
 #[cfg(test)]
 mod tests;
+mod ways;
+
+use std::panic::resume_unwind;
 
 use terms::addr::Gva;
-use terms::field::FieldValue;
 use terms::function::{Function, FunctionId};
 
-use crate::columns::{Columns, Part, Steps};
-use crate::event::{Event, EventKind, Moment, Record, RecordKind, Sink, SureStep, Timed, Values};
+use crate::columns::{Columns, Part};
+use crate::crew::Crew;
+use crate::event::{Event, KeepsApart, Moment, Record, RecordKind, Sink};
 use crate::graph::join::{Join, Joined};
 use crate::graph::rules::Rules;
 use crate::graph::selection::Selection;
 use crate::graph::threads::{BadStackSize, Threads};
 use crate::graph::{Anomalies, Death};
+use calls::Graph;
 use merge::Merge;
+use passing::{Passing, alone};
 pub use taker::Pass;
-use taker::Taker;
+use ways::{InOrder, SideBySide, Way};
 
 /// Records that may wait for a ring that lags.
 pub const WAITING_MAX: usize = 1 << 20;
@@ -69,97 +76,11 @@ pub struct Stream {
     graph: Option<Graph>,
 }
 
-/// Puts calls together.
-#[derive(Debug)]
-struct Graph {
-    threads: Threads,
-    selection: Selection,
-    /// Of a session that captures values.
-    join: Option<Join>,
-}
-
 /// Who wants nothing.
 struct Nobody;
 
 impl Sink for Nobody {
     fn event(&mut self, _event: Event) {}
-}
-
-/// Where calls go on their way through the selection.
-struct Selected<'a, S> {
-    selection: &'a mut Selection,
-    sink: &'a mut S,
-}
-
-impl<S: Sink> Sink for Selected<'_, S> {
-    fn event(&mut self, event: Event) {
-        self.selection.call(event, self.sink);
-    }
-
-    fn steps(&mut self, vcpu: u16, thread: u32, steps: &[SureStep]) {
-        self.selection.calls(vcpu, thread, steps, self.sink);
-    }
-}
-
-impl Graph {
-    /// All records of before this time have come.
-    fn advance(&mut self, time_ns: u64, sink: &mut impl Sink) {
-        let selection = &mut self.selection;
-        self.threads
-            .advance(time_ns, &mut Selected { selection, sink });
-    }
-
-    /// The next steps of a vCPU, in their places.
-    fn steps(&mut self, steps: Steps<'_>, sink: &mut impl Sink) {
-        if self.join.is_some() {
-            let each = steps.records();
-            return each.for_each(|record| self.record(Timed::alone(steps.vcpu, record), sink));
-        }
-        let selection = &mut self.selection;
-        let mut selected = Selected { selection, sink };
-        self.threads.steps(steps, &mut selected);
-    }
-
-    /// Whether the steps of these vCPUs in one stretch of time are of threads that stay where they are.
-    fn are_apart(&mut self, vcpus: &[Steps<'_>], sink: &mut impl Sink) -> bool {
-        let firsts = vcpus.iter().filter_map(|steps| steps.times.first());
-        if let Some(first_ns) = firsts.min() {
-            self.advance(*first_ns, sink);
-        }
-        self.threads.stay(vcpus)
-    }
-
-    /// The next record of a ring of calls, or values of one.
-    fn record(&mut self, timed: Timed, sink: &mut impl Sink) {
-        let (selection, join) = (&mut self.selection, &mut self.join);
-        let join = join.as_mut();
-        let mut selected = Selected { selection, sink };
-        let found = match timed.record.kind {
-            RecordKind::Captured(call) => {
-                let (time_ns, is_late) = (timed.time_ns, timed.is_late);
-                return join.map_or((), |join| join.captured(time_ns, is_late, *call));
-            }
-            RecordKind::Lost(_) => {
-                if let Some(join) = join {
-                    join.lost(timed.until_ns);
-                }
-                None
-            }
-            RecordKind::Graph {
-                function,
-                step,
-                slot,
-            } => join.map(|join| join.record(timed.is_late, function, step, slot)),
-            RecordKind::Entry(_)
-            | RecordKind::Called { .. }
-            | RecordKind::Point(_)
-            | RecordKind::Stall(_)
-            | RecordKind::Wait { .. }
-            | RecordKind::Host(_) => return,
-        };
-        self.threads
-            .record(&timed, found.unwrap_or_default(), &mut selected);
-    }
 }
 
 /// What a session records, as far as its stream goes by it.
@@ -224,6 +145,7 @@ impl Stream {
             threads: Threads::new(stack_bytes)?,
             selection: Selection::new(Rules::default()),
             join: None,
+            failure: None,
         };
         Ok(Self {
             graph: Some(graph),
@@ -337,11 +259,6 @@ impl Stream {
         self.graph.is_some() || sink.is_ordered()
     }
 
-    /// Passes on what is certain so far.
-    pub fn run(&mut self, sink: &mut impl Sink) {
-        self.pass_on(Pass::Round, sink);
-    }
-
     /// Passes on everything: no ring brings any more.
     pub fn finish(&mut self, sink: &mut impl Sink) {
         self.pass_on(Pass::All, sink);
@@ -349,14 +266,23 @@ impl Stream {
 
     /// Passes on so much.
     pub fn pass_on(&mut self, pass: Pass, sink: &mut impl Sink) {
+        self.pass_by(pass, sink, InOrder);
+    }
+
+    /// The same to who keeps threads apart: of what stays apart for a while, each ring's comes by itself, and several side by
+    /// side where this crew is more than one.
+    pub fn pass_apart(&mut self, pass: Pass, sink: &mut impl KeepsApart, crew: &dyn Crew) {
+        self.pass_by(pass, sink, SideBySide(crew));
+    }
+
+    fn pass_by<S: Sink>(&mut self, pass: Pass, sink: &mut S, way: impl Way<S>) {
         let is_ordered = self.is_ordered(sink);
         let (graph, rings) = (&mut self.graph, usize::from(self.rings));
         if is_ordered {
-            let keeps_apart = !sink.is_ordered();
             let mut passing = Passing {
                 graph: graph.as_mut(),
                 rings,
-                keeps_apart,
+                way,
                 sink,
             };
             self.merge.pass_on(pass, &mut passing);
@@ -366,6 +292,10 @@ impl Stream {
                     sink.event(event);
                 }
             });
+        }
+        if let Some(failure) = self.graph.as_mut().and_then(|graph| graph.failure.take()) {
+            // All that was lent is back.
+            resume_unwind(failure);
         }
         if let Some(graph) = self.graph.as_mut().filter(|_| pass == Pass::All) {
             graph.advance(u64::MAX, sink);
@@ -432,98 +362,5 @@ impl Stream {
     pub fn anomalies(&self) -> Option<&Anomalies> {
         let threads = self.graph.as_ref().map(|graph| &graph.threads);
         threads.map(Threads::anomalies)
-    }
-}
-
-/// What a record is by itself, `is_point` when it comes from a ring of points; none of those that have to be put
-/// together, and where nothing is missing.
-#[inline]
-fn alone(vcpu: u16, is_point: bool, record: Record) -> Option<Event> {
-    let vcpu = match record.kind {
-        RecordKind::Wait { vcpu, .. } => vcpu,
-        _ => vcpu,
-    };
-    let (kind, values) = match record.kind {
-        RecordKind::Entry(function) => (EventKind::Entry(function), None),
-        RecordKind::Called { function, caller } => (EventKind::Entry(function), made_at(caller)),
-        RecordKind::Lost(count) if is_point => (EventKind::LostPoints(count), None),
-        RecordKind::Lost(0) | RecordKind::Graph { .. } | RecordKind::Captured(_) => return None,
-        RecordKind::Lost(count) => (EventKind::Lost(count), None),
-        RecordKind::Point(passed) => (EventKind::Point(passed.event), Some(passed.values)),
-        RecordKind::Stall(length_ns) => (EventKind::Stall(length_ns), None),
-        RecordKind::Wait { length_ns, .. } => (EventKind::Wait(length_ns), None),
-        RecordKind::Host(step) => (EventKind::Host(*step), None),
-    };
-    Some(Event {
-        time_ns: record.time_ns,
-        vcpu,
-        thread: vcpu.into(),
-        depth: 0,
-        kind,
-        values,
-    })
-}
-
-/// What is known of a call that returns to this address, if it is known.
-fn made_at(caller: u64) -> Option<Values> {
-    (caller != 0).then(|| [FieldValue::Pointer(Gva(caller))].into())
-}
-
-/// What comes out of the merge, on its way to a sink.
-struct Passing<'a, S> {
-    graph: Option<&'a mut Graph>,
-    /// How many rings of points there are: they go before the others.
-    rings: usize,
-    keeps_apart: bool,
-    sink: &'a mut S,
-}
-
-impl<S: Sink> Taker for Passing<'_, S> {
-    fn one(&mut self, ring: usize, timed: Timed) {
-        let (is_point, sink) = (ring < self.rings, &mut *self.sink);
-        let Some(graph) = &mut self.graph else {
-            let event = alone(timed.vcpu, is_point, timed.record);
-            return event.map_or((), |event| sink.event(event));
-        };
-        let is_of_calls = match timed.record.kind {
-            RecordKind::Point(_)
-            | RecordKind::Stall(_)
-            | RecordKind::Wait { .. }
-            | RecordKind::Host(_) => false,
-            RecordKind::Lost(_) => !is_point,
-            RecordKind::Entry(_)
-            | RecordKind::Called { .. }
-            | RecordKind::Graph { .. }
-            | RecordKind::Captured(_) => true,
-        };
-        if is_of_calls {
-            return graph.record(timed, sink);
-        }
-        graph.advance(timed.time_ns, sink);
-        if let Some(event) = alone(timed.vcpu, is_point, timed.record) {
-            let (thread, depth) = graph.threads.on(event.vcpu);
-            sink.event(Event {
-                thread,
-                depth,
-                ..event
-            });
-        }
-    }
-
-    fn steps(&mut self, steps: Steps<'_>) {
-        if let Some(graph) = &mut self.graph {
-            graph.steps(steps, self.sink);
-        }
-    }
-
-    /// Values of calls are not looked for across rings.
-    fn knows_apart(&self) -> bool {
-        let graph = self.graph.as_ref();
-        self.keeps_apart && graph.is_some_and(|graph| graph.join.is_none())
-    }
-
-    fn are_apart(&mut self, rings: &[Steps<'_>]) -> bool {
-        let graph = self.graph.as_mut();
-        graph.is_some_and(|graph| graph.are_apart(rings, self.sink))
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::taker::Taker;
-use crate::columns::{Part, Steps};
+use crate::columns::{LentSteps, Part, Steps};
 use crate::event::Timed;
 
 /// What one ring brought in one round, or a part of it.
@@ -146,14 +146,29 @@ impl Ring {
         count
     }
 
-    /// The first that wait have continued, so many of one batch.
-    pub fn skip(&mut self, steps: usize, spare: &mut Vec<Part>) {
-        if let Some(batch) = self.waiting.front_mut().filter(|_| steps > 0) {
-            batch.passed += steps;
-            let last_ns = batch.part.time_ns(batch.passed - 1);
-            self.last_ns = last_ns.unwrap_or(self.last_ns);
-            self.leave(spare);
-        }
+    /// Lends the first steps that wait, so many of one batch.
+    pub fn lend(&mut self, steps: usize) -> Option<LentSteps> {
+        let batch = self.waiting.front_mut().filter(|_| steps > 0)?;
+        let Part::Steps(columns) = &mut batch.part else {
+            return None;
+        };
+        Some(LentSteps {
+            vcpu: batch.vcpu,
+            columns: std::mem::take(columns),
+            range: batch.passed..batch.passed + steps,
+        })
+    }
+
+    /// What was lent is back, and has continued.
+    pub fn take_back(&mut self, lent: LentSteps, spare: &mut Vec<Part>) {
+        let Some(batch) = self.waiting.front_mut() else {
+            return;
+        };
+        let last_ns = lent.steps().times.last().copied();
+        self.last_ns = last_ns.unwrap_or(self.last_ns);
+        batch.part = Part::Steps(lent.columns);
+        batch.passed = lent.range.end;
+        self.leave(spare);
     }
 
     /// Leaves the room of the first batch, if all of it has continued.

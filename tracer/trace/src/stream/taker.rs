@@ -1,6 +1,6 @@
 //! Who takes what comes out of the merge, and how much of it.
 
-use crate::columns::Steps;
+use crate::columns::{LentSteps, Steps};
 use crate::event::Timed;
 
 /// What of that which waits is passed on.
@@ -25,7 +25,10 @@ pub trait Taker {
     /// Whether it can say that rings are apart.
     fn knows_apart(&self) -> bool;
 
-    /// Whether what each of these rings brings in one stretch of time has nothing to do with what the others do: then the
-    /// one's comes at once, and after it the other's.
+    /// Whether what each of these rings brings in one stretch of time has nothing to do with what the others do: then all of
+    /// it comes next, by [`Self::apart`].
     fn are_apart(&mut self, rings: &[Steps<'_>]) -> bool;
+
+    /// The next steps of rings that are apart, each ring's in its order. All come back, in the same order.
+    fn apart(&mut self, rings: Vec<LentSteps>) -> Vec<LentSteps>;
 }

@@ -4,9 +4,9 @@ use terms::event_format::EventId;
 use terms::field::FieldValue;
 
 use super::*;
-use crate::event::{End, Passed, Step};
+use crate::event::{End, EventKind, Passed, Step};
 use crate::host::{HostStep, HostThread};
-use crate::testing::{Apart, popped, popped_in};
+use crate::testing::{Apart, Taking, popped, popped_in};
 
 const STACK: u64 = 16 << 10;
 
@@ -47,13 +47,13 @@ fn calls_without_returns_points_losses_and_stalls_come_in_the_order_of_time() {
     let stall = record(28, RecordKind::Stall(5));
     stream.push(Origin::Clock, vec![stall], 28);
     let mut seen: Vec<Event> = Vec::new();
-    stream.run(&mut seen);
+    stream.pass_on(Pass::Round, &mut seen);
     assert_eq!(seen, [], "vCPU 0 may have passed a point before");
     for vcpu in 0..2 {
         stream.looked(Origin::Calls(vcpu), 50);
         stream.looked(Origin::Points(vcpu), 50);
     }
-    stream.run(&mut seen);
+    stream.pass_on(Pass::Round, &mut seen);
     let call = |function| EventKind::Entry(FunctionId(function));
     let expected = [
         (10, 0, call(1)),
@@ -86,14 +86,14 @@ fn what_the_host_does_comes_in_the_order_of_time() {
     for origin in [Origin::Calls(0), Origin::Calls(1), Origin::Host(1)] {
         stream.looked(origin, 50);
     }
-    stream.run(&mut seen);
+    stream.pass_on(Pass::Round, &mut seen);
     assert_eq!(
         seen,
         [],
         "the thread of vCPU 0 may have told something before"
     );
     stream.looked(Origin::Host(0), 20);
-    stream.run(&mut seen);
+    stream.pass_on(Pass::Round, &mut seen);
     let call = |function| EventKind::Entry(FunctionId(function));
     let expected = [
         (10, 1, call(1)),
@@ -103,7 +103,7 @@ fn what_the_host_does_comes_in_the_order_of_time() {
     ];
     assert_eq!(told(&seen), expected[..2]);
     stream.looked(Origin::Host(0), 50);
-    stream.run(&mut seen);
+    stream.pass_on(Pass::Round, &mut seen);
     assert_eq!(told(&seen), expected);
     stream.push(Origin::Host(2), vec![host(60)], 60);
     assert_eq!(stream.strays(), 1);
@@ -112,9 +112,9 @@ fn what_the_host_does_comes_in_the_order_of_time() {
 #[test]
 fn who_keeps_threads_apart_waits_for_no_other_ring_unless_calls_are_put_together() {
     let times = |stream: &mut Stream| {
-        let mut seen = Apart(Vec::new());
-        stream.run(&mut seen);
-        let times = seen.0.iter().map(|event| (event.vcpu, event.time_ns));
+        let mut seen = Apart::default();
+        seen.take(stream, Pass::Round);
+        let times = seen.events.iter().map(|event| (event.vcpu, event.time_ns));
         times.collect::<Vec<_>>()
     };
     let mut stream = Stream::of_functions(2, WAITING_MAX);
@@ -141,7 +141,7 @@ fn a_call_without_a_return_that_comes_late_has_its_own_time() {
     let mut stream = Stream::of_functions(2, 1);
     let mut seen: Vec<Event> = Vec::new();
     stream.push(Origin::Calls(0), vec![entry(20, 0), entry(30, 0)], 0);
-    (0..2).for_each(|_| stream.run(&mut seen));
+    (0..2).for_each(|_| stream.pass_on(Pass::Round, &mut seen));
     stream.push(Origin::Calls(1), vec![entry(5, 1), entry(35, 1)], 0);
     stream.finish(&mut seen);
     let times: Vec<_> = seen
@@ -185,7 +185,7 @@ fn a_point_that_comes_late_has_its_own_time_among_calls_with_returns() {
     let calls = vec![call(20, Step::Entry), call(30, Step::Exit)];
     stream.push(Origin::Calls(0), calls, 0);
     let mut seen: Vec<Event> = Vec::new();
-    (0..2).for_each(|_| stream.run(&mut seen));
+    (0..2).for_each(|_| stream.pass_on(Pass::Round, &mut seen));
     assert_eq!(seen.len(), 1, "one may wait");
     stream.push(Origin::Points(1), vec![point(5)], 0);
     stream.finish(&mut seen);
@@ -200,13 +200,13 @@ fn points_and_calls_that_are_lost_are_told_apart_also_as_they_came() {
     let lost = |count| record(10, RecordKind::Lost(count));
     stream.push(Origin::Points(0), vec![lost(3)], 0);
     stream.push(Origin::Calls(0), vec![lost(5)], 0);
-    let mut seen = Apart(Vec::new());
-    stream.run(&mut seen);
+    let mut seen = Apart::default();
+    seen.take(&mut stream, Pass::Round);
     let expected = [
         (10, 0, EventKind::LostPoints(3)),
         (10, 0, EventKind::Lost(5)),
     ];
-    assert_eq!(told(&seen.0), expected);
+    assert_eq!(told(&seen.events), expected);
 }
 
 /// A loss among points says nothing of the calls around it.

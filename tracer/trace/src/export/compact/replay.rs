@@ -21,6 +21,7 @@ use super::notes::{
 };
 use super::part;
 use crate::columns::Columns;
+use crate::crew::Alone;
 use crate::export::call_formats::CallFormats;
 use crate::export::probes::ProbeNote;
 use crate::export::store::{Ending, News, Store};
@@ -271,7 +272,7 @@ impl Replay {
 
     fn pass_on(&mut self, pass: Pass) {
         self.waiting = 0;
-        self.to.take(&mut self.stream, pass);
+        self.to.take(&mut self.stream, pass, &Alone);
         while self.stream.take_room().is_some() {}
     }
 

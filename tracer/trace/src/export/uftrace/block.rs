@@ -5,6 +5,7 @@ use std::iter;
 
 use terms::function::FunctionId;
 
+use super::called::Called;
 use super::entries::Entries;
 use super::record::{
     Kind, MAX_VALUE, RECORD_LENGTH, Record, packed, step_word, truncated, with_values, word,
@@ -100,6 +101,12 @@ impl Block {
         self.counts = Counts::default();
     }
 
+    /// Leaves what room there is for more than is gathered.
+    pub fn leave_room(&mut self) {
+        self.records.shrink_to(BUFFER);
+        self.beside.shrink_to(BUFFER / RECORD_LENGTH * BESIDE);
+    }
+
     /// Whether it has no room for another event of a vCPU.
     #[inline]
     pub fn is_full(&self) -> bool {
@@ -174,8 +181,15 @@ impl Block {
     }
 
     /// As many of the first of these steps of a thread as there is room for, of functions with these entries, all with
-    /// the same beside them. Returns how many were taken: none when there is not the function of the first.
-    pub fn steps(&mut self, entries: &Entries, steps: &[SureStep], beside: u16) -> usize {
+    /// the same beside them. Which are `called` is noted. Returns how many were taken: none when there is not the function of
+    /// the first.
+    pub fn steps(
+        &mut self,
+        entries: &Entries,
+        steps: &[SureStep],
+        beside: u16,
+        called: &mut Called,
+    ) -> usize {
         let left = BUFFER.saturating_sub(self.records.len());
         let most = left.div_ceil(RECORD_LENGTH).max(1).min(steps.len());
         let (start, before) = (self.records.len(), self.length());
@@ -191,7 +205,12 @@ impl Block {
             *place = packed(step.time_ns, step_word(entry, step.depth, is_exit));
             self.time = step.time_ns;
             known += 1;
-            exits += usize::from(is_exit);
+            match is_exit {
+                true => exits += 1,
+                false => {
+                    called.note(step.function);
+                }
+            }
         }
         self.records.truncate(start + known * RECORD_LENGTH);
         let Some(last) = known.checked_sub(1) else {

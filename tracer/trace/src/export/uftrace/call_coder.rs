@@ -4,9 +4,9 @@
 use terms::function::FunctionId;
 
 use super::block::{Block, Call};
+use super::called::Called;
 use super::entries::Entries;
 use super::record::canonical;
-use super::tally::Called;
 use crate::event::{Record, RecordKind, SlotStep};
 use crate::form::Form;
 

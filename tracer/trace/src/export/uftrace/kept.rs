@@ -1,7 +1,9 @@
 //! A session's stream kept as a uftrace directory.
 
+use super::tracks::Tracks;
 use super::{CodedCalls, Entries, ExportError, Tally, UftraceWriter};
-use crate::event::{Event, EventKind, Sink, SureStep};
+use crate::crew::Crew;
+use crate::event::{Event, EventKind, KeepsApart, Sink, SureStep};
 use crate::export::budget::Budget;
 use crate::export::store::{Ending, News, Store};
 use crate::stream::{Pass, Stream};
@@ -21,12 +23,12 @@ impl Sink for UftraceWriter {
     }
 
     fn steps(&mut self, vcpu: u16, thread: u32, steps: &[SureStep]) {
-        // Where threads are not told apart, each is a call of its own.
-        if self.has_entries_only() {
+        let Some(threads) = &mut self.threads else {
+            // Where threads are not told apart, each is a call of its own.
             let each = steps.iter();
             return each.for_each(|step| self.event(step.event(vcpu, thread)));
-        }
-        if let Err(error) = self.append_steps(vcpu, thread, steps) {
+        };
+        if let Err(error) = threads.append_all(vcpu, thread, steps) {
             self.note(error);
         }
     }
@@ -34,6 +36,21 @@ impl Sink for UftraceWriter {
     /// Each thread has a file of its own, and each vCPU for its points.
     fn is_ordered(&self) -> bool {
         false
+    }
+}
+
+impl KeepsApart for UftraceWriter {
+    type Part = Tracks;
+
+    fn lend(&mut self, threads: &[u32]) -> Option<Tracks> {
+        self.threads.as_mut()?.lend(threads)
+    }
+
+    fn take_back(&mut self, part: Tracks) {
+        let outcome = self.threads.as_mut().map(|all| all.take_back(part));
+        if let Some(Err(error)) = outcome {
+            self.note(error);
+        }
     }
 }
 
@@ -63,13 +80,13 @@ impl Store for UftraceWriter {
             lane.storage().budget = budget.clone();
         }
         if let Some(threads) = &mut self.threads {
-            threads.set_budget(budget);
+            threads.lanes.set_budget(budget);
         }
         self.events.set_budget(budget);
     }
 
-    fn take(&mut self, stream: &mut Stream, pass: Pass) {
-        stream.pass_on(pass, self);
+    fn take(&mut self, stream: &mut Stream, pass: Pass, crew: &dyn Crew) {
+        stream.pass_apart(pass, self, crew);
     }
 
     fn entries(&self) -> Option<&Entries> {

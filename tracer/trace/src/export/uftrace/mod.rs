@@ -14,6 +14,7 @@
 mod alone;
 mod block;
 mod call_coder;
+mod called;
 mod directory;
 mod entries;
 mod error;
@@ -30,6 +31,7 @@ mod tally;
 #[cfg(test)]
 mod tests;
 pub(crate) mod threads;
+mod tracks;
 mod waits;
 
 use std::fs::{self, File};
@@ -40,6 +42,7 @@ use std::sync::Arc;
 
 pub(crate) use self::alone::NO_CALLS;
 pub use self::call_coder::{CallCoder, CodedCalls};
+use self::called::Called;
 pub use self::directory::check_new;
 pub(crate) use self::directory::prepare;
 pub use self::entries::Entries;
@@ -55,7 +58,6 @@ pub use self::pauses::{Pause, PauseSpread};
 pub use self::side::{
     AnomalyNote, ClockStall, Fired, GRAPH, Metadata, NO_CLOCK, NOP, SideFile, VERSION, VcpuTotals,
 };
-use self::tally::Called;
 pub use self::tally::Tally;
 pub use self::waits::{Wait, Waits};
 use terms::addr::Gva;
@@ -64,7 +66,8 @@ use terms::function::FunctionId;
 use terms::printable;
 
 use self::threads::ThreadLanes;
-use crate::event::{Event, EventKind, SureStep};
+use self::tracks::Tracks;
+use crate::event::{Event, EventKind};
 use crate::export::budget::Budget;
 use crate::export::call_formats::CallFormats;
 use crate::export::events::{EventReader, EventWriter};
@@ -80,12 +83,11 @@ pub struct UftraceWriter {
     directory: PathBuf,
     lanes: Vec<Lane<Budgeted<File>>>,
     /// Of a graph trace.
-    threads: Option<ThreadLanes>,
-    /// Of a graph trace: what was seen of each vCPU.
-    seen: Vec<VcpuTotals>,
+    threads: Option<Tracks>,
     entries: Entries,
     /// Where they lie.
     extent: Extent,
+    /// Which functions were called, without returns.
     called: Called,
     side: SideFile,
     events: EventWriter,
@@ -140,8 +142,7 @@ impl UftraceWriter {
         let writer = Self {
             directory: directory.to_owned(),
             lanes,
-            threads,
-            seen: Vec::new(),
+            threads: threads.map(Tracks::new),
             entries,
             extent,
             called: Called::default(),
@@ -159,7 +160,7 @@ impl UftraceWriter {
     /// A thread of a graph trace has this name.
     pub fn name_thread(&mut self, thread: u32, name: String) {
         if let Some(threads) = &mut self.threads {
-            threads.name(thread, &name);
+            threads.lanes.name(thread, &name);
         }
         self.side.threads.insert(thread, name);
     }
@@ -175,7 +176,7 @@ impl UftraceWriter {
             .map_err(ExportError::io("write", &path))?;
         self.entries = Entries::of(text.functions);
         if let Some(threads) = &mut self.threads {
-            threads.extend(self.entries.clone());
+            threads.lanes.extend(self.entries.clone());
         }
         Ok(())
     }
@@ -206,9 +207,9 @@ impl UftraceWriter {
     pub fn append(&mut self, event: Event) -> Result<(), ExportError> {
         match event.kind {
             EventKind::Entry(_) | EventKind::Exit { .. } | EventKind::Lost(_) => {
-                match self.threads.is_some() {
-                    true => self.append_step(&event),
-                    false => self.append_alone(&event),
+                match &mut self.threads {
+                    Some(threads) => threads.append(&event),
+                    None => self.append_alone(&event),
                 }
             }
             EventKind::Point(point) => {
@@ -235,6 +236,11 @@ impl UftraceWriter {
                 Ok(())
             }
         }
+    }
+
+    /// Which functions were called.
+    fn called(&self) -> &Called {
+        self.threads.as_ref().map_or(&self.called, Tracks::called)
     }
 
     /// Whether each vCPU is a thread, and of calls nothing but their entries is known.
@@ -307,61 +313,6 @@ impl UftraceWriter {
         Ok(())
     }
 
-    /// Steps of a thread, on one vCPU.
-    fn append_steps(
-        &mut self,
-        vcpu: u16,
-        thread: u32,
-        steps: &[SureStep],
-    ) -> Result<(), ExportError> {
-        for step in steps.iter().filter(|step| step.lasted_ns.is_none()) {
-            if self.entries.has(step.function) {
-                self.called.note(step.function);
-            }
-        }
-        let Some(threads) = &mut self.threads else {
-            return Ok(());
-        };
-        let (counts, result) = threads.append_all(vcpu, thread, steps);
-        if let Some(seen) = self.seen_on(vcpu) {
-            seen.entries += counts.entries;
-            seen.unknown += counts.unknown;
-        }
-        result
-    }
-
-    /// What was seen of a vCPU, of a graph trace.
-    fn seen_on(&mut self, vcpu: u16) -> Option<&mut VcpuTotals> {
-        while self.seen.len() <= usize::from(vcpu) {
-            let number = u16::try_from(self.seen.len()).unwrap_or(u16::MAX);
-            self.seen.push(VcpuTotals {
-                vcpu: number,
-                ..VcpuTotals::default()
-            });
-        }
-        self.seen.get_mut(usize::from(vcpu))
-    }
-
-    /// A step of a thread.
-    fn append_step(&mut self, event: &Event) -> Result<(), ExportError> {
-        let result = self.threads.as_mut().map(|threads| threads.append(event));
-        let is_known = !matches!(result, None | Some(Ok(false)));
-        if let EventKind::Entry(function) = event.kind
-            && is_known
-        {
-            self.called.note(function);
-        }
-        if let Some(seen) = self.seen_on(event.vcpu) {
-            match event.kind {
-                _ if !is_known => seen.unknown += 1,
-                EventKind::Entry(_) => seen.entries += 1,
-                EventKind::Lost(count) => seen.lost = seen.lost.saturating_add(count),
-                _ => {}
-            }
-        }
-        result.map_or(Ok(()), |result| result.map(drop))
-    }
-
     fn point(outcome: Result<(), (PathBuf, std::io::Error)>) -> Result<(), ExportError> {
         outcome.map_err(|(path, error)| ExportError::io("write", &path)(error))
     }
@@ -381,12 +332,12 @@ impl UftraceWriter {
     /// [`ExportError::Io`].
     pub fn describe_values(&mut self, mut values: CallFormats) -> Result<(), ExportError> {
         if let Some(threads) = &self.threads {
-            values.stay_as(threads.values());
+            values.stay_as(threads.lanes.values());
         }
         let written = values.write(&self.directory);
         written.map_err(|(path, error)| ExportError::io("write", &path)(error))?;
         match &mut self.threads {
-            Some(threads) => threads.describe_values(values),
+            Some(threads) => threads.lanes.describe_values(values),
             None => Ok(()),
         }
     }
@@ -436,16 +387,17 @@ impl UftraceWriter {
         let tids = match &mut self.threads {
             None => numbers.collect(),
             Some(threads) => {
-                threads.list_one()?;
-                threads.tids()
+                threads.lanes.list_one()?;
+                threads.lanes.tids()
             }
         };
         let values = values_of(&self.side.metadata);
+        let threads = self.threads.as_ref();
         let told = alone::Told {
             command_line: &self.side.metadata.command_line,
             module: &module_name(&self.side.metadata.image),
             tids,
-            values: self.threads.as_ref().map_or(&values, ThreadLanes::values),
+            values: threads.map_or(&values, |threads| threads.lanes.values()),
             extent: self.extent,
             span,
         };
@@ -465,7 +417,7 @@ impl UftraceWriter {
         let events = self.events.flush();
         let events = events.map_err(|(path, error)| ExportError::io("write", &path)(error));
         match &mut self.threads {
-            Some(threads) => result.and(threads.flush()).and(events),
+            Some(threads) => result.and(threads.lanes.flush()).and(events),
             None => result.and(events),
         }
     }
@@ -475,14 +427,15 @@ impl UftraceWriter {
         (0u16..)
             .zip(&self.lanes)
             .map(|(vcpu, lane)| VcpuTotals::new(vcpu, layout::tid(vcpu.into()), lane.totals))
-            .chain(self.seen.iter().copied())
+            .chain(self.threads.iter().flat_map(Tracks::seen))
     }
 
     /// Events that could not be written so far.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         let lanes = self.lanes.iter().map(|lane| lane.totals.dropped);
-        let threads = self.threads.as_ref().map_or(0, ThreadLanes::dropped);
+        let threads = self.threads.as_ref();
+        let threads = threads.map_or(0, |threads| threads.lanes.dropped());
         lanes.fold(threads, u64::saturating_add)
     }
 
@@ -503,12 +456,12 @@ impl UftraceWriter {
         let flushed = self.flush();
         self.lanes.iter_mut().for_each(Lane::say_in_place);
         if let Some(threads) = &mut self.threads {
-            threads.say_in_place();
+            threads.lanes.say_in_place();
         }
         self.side.totals = self.totals().collect();
         self.side.events = self.events.totals().clone();
         if let Some(threads) = &self.threads {
-            self.side.dropped = threads.dropped();
+            self.side.dropped = threads.lanes.dropped();
         }
         self.side.finished = flushed.is_ok() && !self.is_cut;
         let (comments, span) = match self.write_comments() {

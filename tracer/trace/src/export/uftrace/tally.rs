@@ -1,7 +1,5 @@
 //! What a trace has come to, in numbers.
 
-use terms::function::FunctionId;
-
 use super::UftraceWriter;
 
 /// The sums of a trace.
@@ -23,37 +21,6 @@ pub struct Tally {
     pub waited_ns: u64,
 }
 
-/// Which functions a trace has calls of: a bit for each.
-#[derive(Debug, Default)]
-pub(super) struct Called(Vec<u64>);
-
-impl Called {
-    /// Whether this is the first call of the function. Of all others nothing is stored: that would be what the next waits for.
-    #[inline]
-    pub fn note(&mut self, function: FunctionId) -> bool {
-        let (index, bit) = (function.index() / 64, 1 << (function.index() % 64));
-        if self.0.get(index).is_some_and(|bits| bits & bit != 0) {
-            return false;
-        }
-        self.add(index, bit);
-        true
-    }
-
-    #[cold]
-    fn add(&mut self, index: usize, bit: u64) {
-        if index >= self.0.len() {
-            self.0.resize(index + 1, 0);
-        }
-        if let Some(bits) = self.0.get_mut(index) {
-            *bits |= bit;
-        }
-    }
-
-    fn count(&self) -> u64 {
-        self.0.iter().map(|bits| u64::from(bits.count_ones())).sum()
-    }
-}
-
 impl UftraceWriter {
     /// What the trace has come to, once it is closed.
     #[must_use]
@@ -67,7 +34,7 @@ impl UftraceWriter {
         let anomalies = anomalies.chain(side.doubts.iter().map(|note| note.count));
         Tally {
             calls: sum(|totals| totals.entries).saturating_sub(side.dropped),
-            functions: self.called.count(),
+            functions: self.called().count(),
             events: side
                 .events
                 .events

@@ -11,8 +11,10 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::block::{BUFFER, Block, Counts, Length, VALUES_BESIDE};
+use super::called::Called;
 use super::directory::append;
 use super::entries::Entries;
 use super::error::ExportError;
@@ -49,7 +51,7 @@ pub(crate) const fn has_values_beside(word: u16) -> bool {
 }
 
 /// What describes every thread.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Description {
     directory: PathBuf,
     command_line: String,
@@ -161,9 +163,12 @@ struct ThreadLane {
 /// The files of all threads.
 #[derive(Debug)]
 pub(super) struct ThreadLanes {
-    description: Description,
-    lanes: Vec<ThreadLane>,
+    description: Arc<Description>,
+    /// By number; none of those that are lent.
+    lanes: Vec<Option<Box<ThreadLane>>>,
     listed: Vec<u32>,
+    /// These are some of all threads. Who has them all makes the lists: what is in none of them waits for that.
+    is_lent: bool,
     /// A thread was listed before its name was known.
     is_misnamed: bool,
     entries: Entries,
@@ -180,15 +185,16 @@ impl ThreadLanes {
         command_line: &str,
     ) -> Result<Self, ExportError> {
         let lanes = Self {
-            description: Description {
+            description: Arc::new(Description {
                 directory: directory.to_owned(),
                 command_line: command_line.to_owned(),
                 module: module.to_owned(),
                 names: BTreeMap::new(),
                 values: CallFormats::default(),
-            },
+            }),
             lanes: Vec::new(),
             listed: Vec::new(),
+            is_lent: false,
             is_misnamed: false,
             entries,
             waiting: 0,
@@ -206,18 +212,77 @@ impl ThreadLanes {
     /// A thread has this name; uftrace shows its first 15 characters.
     pub fn name(&mut self, thread: u32, name: &str) {
         self.is_misnamed |= self.listed.contains(&thread);
-        self.description.names.insert(thread, name.to_owned());
+        let description = Arc::make_mut(&mut self.description);
+        description.names.insert(thread, name.to_owned());
     }
 
     /// What the values of calls are so far.
-    pub const fn values(&self) -> &CallFormats {
+    pub fn values(&self) -> &CallFormats {
         &self.description.values
     }
 
     /// What the values of calls are, from now on.
     pub fn describe_values(&mut self, values: CallFormats) -> Result<(), ExportError> {
-        self.description.values = values;
+        Arc::make_mut(&mut self.description).values = values;
         self.description.list(&self.listed)
+    }
+
+    /// Lends the files of these threads, until they are [back](Self::take_back). `None` if there is not one of each yet.
+    pub fn lend(&mut self, threads: &[u32]) -> Option<Self> {
+        let has = |thread: &u32| matches!(self.lanes.get(*thread as usize), Some(Some(_)));
+        if !threads.iter().all(has) {
+            return None;
+        }
+        let mut lent = Self {
+            description: Arc::clone(&self.description),
+            lanes: Vec::new(),
+            listed: Vec::new(),
+            is_lent: true,
+            is_misnamed: false,
+            entries: self.entries.clone(),
+            waiting: 0,
+            budget: self.budget.clone(),
+        };
+        let last = threads.iter().max().map_or(0, |last| *last as usize + 1);
+        lent.lanes.resize_with(last, || None);
+        for index in threads.iter().map(|thread| *thread as usize) {
+            let places = self.lanes.get_mut(index).zip(lent.lanes.get_mut(index));
+            let Some((from, to)) = places else { continue };
+            std::mem::swap(from, to);
+            let waiting = to.as_ref().map_or(0, |thread| thread.lane.waiting());
+            self.waiting = self.waiting.saturating_sub(waiting);
+            lent.waiting += waiting;
+        }
+        Some(lent)
+    }
+
+    /// They are back.
+    pub fn take_back(&mut self, lent: Self) -> Result<(), ExportError> {
+        self.waiting += lent.waiting;
+        let mut result = Ok(());
+        for (index, lane) in lent.lanes.into_iter().enumerate() {
+            let Some(lane) = lane else { continue };
+            let is_much = lane.lane.waiting() >= BUFFER;
+            let Some(place) = self.lanes.get_mut(index) else {
+                continue;
+            };
+            *place = Some(lane);
+            if is_much {
+                result = result.and(self.flush_one(index));
+                self.leave_room(index);
+            }
+        }
+        if self.waiting >= BUFFERS {
+            result = result.and(self.flush());
+        }
+        result
+    }
+
+    /// What was in no list has waited for that in more room than a thread has.
+    fn leave_room(&mut self, index: usize) {
+        if let Some(Some(thread)) = self.lanes.get_mut(index) {
+            thread.lane.block().leave_room();
+        }
     }
 
     /// Functions have come.
@@ -264,12 +329,14 @@ impl ThreadLanes {
         Ok(true)
     }
 
-    /// Takes steps of a thread, on one vCPU, and counts them. All are taken, or counted as dropped, whatever the error.
+    /// Takes steps of a thread, on one vCPU, counts them, and notes which functions are `called`. All are taken, or counted as
+    /// dropped, whatever the error.
     pub fn append_all(
         &mut self,
         vcpu: u16,
         thread: u32,
         mut steps: &[SureStep],
+        called: &mut Called,
     ) -> (Counts, Result<(), ExportError>) {
         let (entries, side) = (self.entries.clone(), side_word(vcpu, End::Returned));
         let (mut counts, mut result) = (Counts::default(), Ok(()));
@@ -277,7 +344,7 @@ impl ThreadLanes {
             let mut taken = 0;
             let added = self.add(thread, |block| {
                 let before = block.counts.entries;
-                taken = block.steps(&entries, steps, side);
+                taken = block.steps(&entries, steps, side, called);
                 counts.entries += block.counts.entries - before;
             });
             result = result.and(added);
@@ -293,7 +360,8 @@ impl ThreadLanes {
         if index >= self.lanes.len() {
             self.make_lanes(thread);
         }
-        if let Some(ThreadLane { lane, .. }) = self.lanes.get_mut(index) {
+        if let Some(Some(thread)) = self.lanes.get_mut(index) {
+            let lane = &mut thread.lane;
             let before = lane.waiting();
             add(lane.block());
             self.waiting += lane.waiting() - before;
@@ -325,13 +393,13 @@ impl ThreadLanes {
             let data = self.description.path(&layout::data_file(thread));
             let side = self.description.path(&layout::side_file(thread));
             let path = data.clone();
-            ThreadLane {
+            Some(Box::new(ThreadLane {
                 is_announced: false,
                 lane: Lane::new(
                     Budgeted::new(ThreadFiles { data, side }, self.budget.clone()),
                     path,
                 ),
-            }
+            }))
         });
         self.lanes.extend(lanes);
     }
@@ -352,10 +420,11 @@ impl ThreadLanes {
     }
 
     fn flush_one(&mut self, thread: usize) -> Result<(), ExportError> {
-        let Some(ThreadLane { is_announced, lane }) = self.lanes.get_mut(thread) else {
+        let Some(Some(lane)) = self.lanes.get_mut(thread) else {
             return Ok(());
         };
-        if lane.waiting() == 0 {
+        let ThreadLane { is_announced, lane } = &mut **lane;
+        if lane.waiting() == 0 || self.is_lent && !*is_announced {
             return Ok(());
         }
         self.waiting = self.waiting.saturating_sub(lane.waiting());
@@ -393,15 +462,13 @@ impl ThreadLanes {
 
     /// Says what was dropped in the threads' files, also where there is no room for more.
     pub fn say_in_place(&mut self) {
-        let lanes = self.lanes.iter_mut();
+        let lanes = self.lanes.iter_mut().flatten();
         lanes.for_each(|thread| thread.lane.say_in_place());
     }
 
     /// Calls that could not be written.
     pub fn dropped(&self) -> u64 {
-        self.lanes
-            .iter()
-            .map(|thread| thread.lane.totals.dropped)
-            .sum()
+        let lanes = self.lanes.iter().flatten();
+        lanes.map(|thread| thread.lane.totals.dropped).sum()
     }
 }

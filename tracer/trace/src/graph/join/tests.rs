@@ -9,7 +9,7 @@ use terms::function::FunctionId;
 
 use crate::event::{CallValues, Event, EventKind, Moment, Record, RecordKind, Step};
 use crate::graph::anomaly::Anomaly;
-use crate::stream::{Origin, Stream, WAITING_MAX};
+use crate::stream::{Origin, Pass, Stream, WAITING_MAX};
 
 const STACK: u64 = 16 << 10;
 const VCPUS: u16 = 2;
@@ -199,7 +199,7 @@ impl Guest {
                 }
             }
             stream.looked(origin, look);
-            stream.run(&mut seen);
+            stream.pass_on(Pass::Round, &mut seen);
         }
         stream.finish(&mut seen);
         (seen, stream)

@@ -1,19 +1,22 @@
 //! Many steps at a time, and rings apart, come to what single records in the order of time come to.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZero;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use proptest::prelude::*;
 
-use super::{Act, Guest, STACK, act_or_death, calls, columns};
+use super::{Act, Guest, Rules, STACK, act_or_death, calls, columns};
 use crate::columns::Part;
-use crate::event::{Event, EventKind, Record, RecordKind, Sink, Step, Timed};
+use crate::event::{Event, EventKind, KeepsApart, Moment, Record, RecordKind, Sink, Step, Timed};
 use crate::form::Form;
 use crate::graph::join::Found;
+use crate::graph::run::OPEN_MAX;
 use crate::graph::threads::Threads;
-use crate::graph::{Anomalies, Death};
+use crate::graph::{Anomalies, Anomaly, Death};
 use crate::host::{HostStep, HostThread};
 use crate::stream::{Origin, Pass, Stream};
-use crate::testing::Apart;
+use crate::testing::{Apart, Taking, ThreadEach, functions};
 use terms::function::FunctionId;
 
 /// What happens next in a guest whose threads move now and then.
@@ -60,22 +63,22 @@ fn rings(story: &[Next]) -> Vec<Vec<Record>> {
 }
 
 /// Feeds the rings in rounds that end at these times, with what is passed on in the middle of each.
-fn stream(rings: &[Vec<Record>], ends: &[u64], sink: &mut impl Sink) -> Anomalies {
+fn stream(rings: &[Vec<Record>], ends: &[u64], to: &mut impl Taking) -> Anomalies {
     let mut stream = Stream::of_graph(3, STACK, usize::MAX).unwrap();
     let mut done = [0; 3];
     for end_ns in ends.iter().copied().chain([u64::MAX]) {
         for (vcpu, ring) in (0..).zip(rings) {
             let from = &mut done[usize::from(vcpu)];
-            let to = ring.partition_point(|record| record.time_ns < end_ns);
-            let records = ring.get(*from..to).unwrap_or_default();
+            let until = ring.partition_point(|record| record.time_ns < end_ns);
+            let records = ring.get(*from..until).unwrap_or_default();
             stream.push(Origin::Calls(vcpu), columns(records), end_ns);
             stream.looked(Origin::Calls(vcpu), end_ns);
-            *from = to.max(*from);
-            stream.pass_on(Pass::Certain, sink);
+            *from = until.max(*from);
+            to.take(&mut stream, Pass::Certain);
         }
-        stream.pass_on(Pass::Round, sink);
+        to.take(&mut stream, Pass::Round);
     }
-    stream.finish(sink);
+    to.take(&mut stream, Pass::All);
     stream.anomalies().unwrap().clone()
 }
 
@@ -95,18 +98,19 @@ proptest! {
     fn who_keeps_threads_apart_gets_each_as_in_the_order_of_time(
         story in prop::collection::vec(next(), 1..600),
         rounds in prop::collection::vec(1..500u64, 0..9),
+        keeps in prop::option::weighted(0.3, 0..6u32),
     ) {
         let rings = rings(&story);
         let ends: Vec<u64> = rounds.iter().scan(0, |end, length| {
             *end += length * 7;
             Some(*end)
         }).collect();
-        let (mut ordered, mut apart) = (Vec::new(), Apart::default());
+        let (mut ordered, mut apart) = (Vec::new(), Apart::without(keeps));
         let expected = stream(&rings, &ends, &mut ordered);
         let anomalies = stream(&rings, &ends, &mut apart);
         calls(&ordered);
         prop_assert_eq!(anomalies, expected);
-        prop_assert_eq!(by_thread(apart.0), by_thread(ordered));
+        prop_assert_eq!(by_thread(apart.events), by_thread(ordered));
     }
 
     /// On stacks that others died on, after losses, with tail calls, jumps and without room for hooks.
@@ -163,6 +167,30 @@ proptest! {
     }
 }
 
+#[test]
+fn calls_are_selected_also_in_rings_that_are_apart() {
+    let guest = two_threads();
+    let rules = Rules {
+        max_depth: NonZero::new(1),
+        ..Rules::default()
+    };
+    let shown = |to: &mut dyn FnMut(&mut Stream, Pass)| {
+        let mut stream = Stream::of_graph(3, STACK, usize::MAX).unwrap();
+        stream.select(rules.clone(), &functions(4));
+        for (vcpu, ring) in (0..).zip(&guest.rings) {
+            let (first, rest) = ring.split_at(ring.len().min(1));
+            stream.push(Origin::Calls(vcpu), columns(first), 0);
+            stream.push(Origin::Calls(vcpu), columns(rest), 0);
+        }
+        to(&mut stream, Pass::All);
+    };
+    let (mut ordered, mut apart) = (Vec::new(), Apart::default());
+    shown(&mut |stream, pass| ordered.take(stream, pass));
+    shown(&mut |stream, pass| apart.take(stream, pass));
+    assert_eq!(ordered.len(), 2, "the outermost, which do not end");
+    assert_eq!(by_thread(apart.events), by_thread(ordered));
+}
+
 /// Threads that each stay on their vCPU, all of which were seen before.
 fn two_threads() -> Guest {
     let mut guest = Guest::new(3);
@@ -183,7 +211,7 @@ fn two_threads() -> Guest {
 fn turns(rings: &[Vec<Record>]) -> usize {
     let mut apart = Apart::default();
     stream(rings, &[15], &mut apart);
-    let pairs = apart.0.windows(2);
+    let pairs = apart.events.windows(2);
     pairs.filter(|pair| pair[0].vcpu != pair[1].vcpu).count()
 }
 
@@ -192,6 +220,38 @@ fn rings_whose_threads_stay_come_one_after_the_other() {
     let guest = two_threads();
     // The two that are new, and then one ring after the other.
     assert!(turns(&guest.rings) <= 4, "{}", turns(&guest.rings));
+}
+
+/// A call that nobody knows the end of is one also where its thread was lent, on the thread's vCPU.
+#[test]
+fn who_is_seen_on_a_vcpu_after_its_threads_were_lent_is_who_was_last() {
+    let mut guest = Guest::new(3);
+    for thread in [0, 1, 2] {
+        let vcpu = usize::try_from(thread % 2).unwrap();
+        guest.act(thread, vcpu, Act::Call(1), 7);
+    }
+    for thread in [0, 1, 2, 0, 1] {
+        let vcpu = usize::try_from(thread % 2).unwrap();
+        guest.act(thread, vcpu, Act::Call(2), 7);
+    }
+    let lost = |time_ns| Record {
+        time_ns,
+        kind: RecordKind::Lost(9),
+    };
+    guest.rings[0].push(lost(guest.time + 1));
+    guest.rings[1].push(lost(guest.time + 2));
+    let (mut ordered, mut apart) = (Vec::new(), Apart::default());
+    let expected = stream(&guest.rings, &[25], &mut ordered);
+    assert_eq!(stream(&guest.rings, &[25], &mut apart), expected);
+    let losses = |events: Vec<Event>| {
+        let lost = |event: &Event| matches!(event.kind, EventKind::Lost(9));
+        let losses = events.into_iter().filter(lost);
+        losses
+            .map(|event| (event.vcpu, event.thread))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(losses(ordered), [(0, 0), (1, 1)]);
+    assert_eq!(losses(apart.events), [(0, 0), (1, 1)]);
 }
 
 #[test]
@@ -205,14 +265,14 @@ fn rings_come_in_the_order_of_time_where_a_thread_moves_or_is_new() {
 }
 
 /// All of this guest, both threads of which were seen before, and in the middle of it what the host did with vCPU 0.
-fn with_the_host(guest: &Guest, sink: &mut impl Sink) {
+fn with_the_host(guest: &Guest, to: &mut impl Taking) {
     let mut stream = Stream::of_graph(3, STACK, usize::MAX).unwrap();
     for (vcpu, ring) in (0..).zip(&guest.rings) {
         let first = ring.get(..1).unwrap_or_default();
         stream.push(Origin::Calls(vcpu), columns(first), 0);
         stream.looked(Origin::Calls(vcpu), 15);
     }
-    stream.run(sink);
+    to.take(&mut stream, Pass::Round);
     for (vcpu, ring) in (0..).zip(&guest.rings) {
         let rest = ring.get(1..).unwrap_or_default();
         stream.push(Origin::Calls(vcpu), columns(rest), 0);
@@ -222,7 +282,7 @@ fn with_the_host(guest: &Guest, sink: &mut impl Sink) {
         kind: RecordKind::Host(Box::new(HostStep::Entry(HostThread::default()))),
     };
     stream.push(Origin::Host(0), vec![step], 0);
-    stream.finish(sink);
+    to.take(&mut stream, Pass::All);
 }
 
 /// It is inside of the calls that were open then.
@@ -239,7 +299,7 @@ fn what_else_happens_among_rings_that_are_apart_comes_in_its_place() {
         let last = before.iter().rev().find(|event| event.vcpu == 0).cloned();
         (from.first().cloned(), last)
     };
-    assert_eq!(before(&apart.0), before(&ordered));
+    assert_eq!(before(&apart.events), before(&ordered));
 }
 
 /// Its end would be put to a call that another vCPU has not brought yet.
@@ -247,7 +307,7 @@ fn what_else_happens_among_rings_that_are_apart_comes_in_its_place() {
 fn a_thread_that_dies_meanwhile_is_closed_in_its_place() {
     let guest = two_threads();
     let half = guest.time / 2;
-    let ended = |sink: &mut dyn FnMut(Stream) -> Vec<Event>| {
+    let ended = |to: &mut dyn FnMut(&mut Stream)| {
         let mut stream = Stream::of_graph(3, STACK, usize::MAX).unwrap();
         for (vcpu, ring) in (0..).zip(&guest.rings) {
             let (first, rest) = ring.split_at(ring.len().min(1));
@@ -259,20 +319,14 @@ fn a_thread_that_dies_meanwhile_is_closed_in_its_place() {
             alive_ns: 14,
             gone_ns: half,
         });
-        by_thread(sink(stream)).remove(&1).unwrap_or_default()
+        to(&mut stream);
     };
-    let mut ordered = |mut stream: Stream| {
-        let mut events = Vec::new();
-        stream.finish(&mut events);
-        events
-    };
-    let mut apart = |mut stream: Stream| {
-        let mut events = Apart::default();
-        stream.finish(&mut events);
-        events.0
-    };
-    let expected = ended(&mut ordered);
-    assert_eq!(ended(&mut apart), expected);
+    let (mut ordered, mut apart) = (Vec::new(), Apart::default());
+    ended(&mut |stream| ordered.take(stream, Pass::All));
+    ended(&mut |stream| apart.take(stream, Pass::All));
+    let of_it = |events| by_thread(events).remove(&1).unwrap_or_default();
+    let expected = of_it(ordered);
+    assert_eq!(of_it(apart.events), expected);
     let exits = expected.iter().filter(
         |event| matches!(event.kind, EventKind::Exit { function, .. } if function == FunctionId(1)),
     );
@@ -360,4 +414,90 @@ fn steps_never_go_back_on_their_stack() {
     }
     let times: Vec<u64> = events.iter().map(|event| event.time_ns).collect();
     assert_eq!(times, [100; 4]);
+}
+
+/// Whose turn it is to open a call is not known side by side.
+#[test]
+fn threads_are_lent_as_long_as_all_their_calls_have_room() {
+    let mut guest = Guest::new(1);
+    (0..2).for_each(|_| guest.act(0, 0, Act::Call(1), 7));
+    let mut threads = Threads::new(STACK).unwrap();
+    let Some(Part::Steps(steps)) = columns(&guest.rings[0]).into_parts().pop() else {
+        panic!("steps came as something else");
+    };
+    threads.steps(steps.all(0), &mut Vec::new());
+    assert!(threads.lend(steps.all(0), OPEN_MAX - 1).is_none());
+    let lent = threads.lend(steps.all(0), OPEN_MAX - 2).unwrap();
+    assert_eq!(lent.threads().collect::<Vec<_>>(), [0]);
+    threads.take_back(0, lent);
+    assert_eq!(threads.on(0), (0, 2));
+}
+
+/// They may be in a ring of points, which is looked at with those of calls.
+#[test]
+fn values_of_calls_are_missed_also_in_rings_that_are_apart() {
+    let guest = two_threads();
+    let missed = |to: &mut dyn FnMut(&mut Stream, Pass)| {
+        let mut stream = Stream::of_graph(3, STACK, usize::MAX).unwrap();
+        stream = stream.with_values();
+        stream.expect_values(FunctionId(2), Moment::Entry);
+        for (vcpu, ring) in (0..).zip(&guest.rings) {
+            let (first, rest) = ring.split_at(ring.len().min(1));
+            stream.push(Origin::Calls(vcpu), columns(first), 0);
+            stream.looked(Origin::Points(vcpu), u64::MAX);
+            stream.looked(Origin::Calls(vcpu), 15);
+            to(&mut stream, Pass::Round);
+            stream.push(Origin::Calls(vcpu), columns(rest), 0);
+        }
+        to(&mut stream, Pass::All);
+        stream.anomalies().unwrap().count(Anomaly::NoValues)
+    };
+    let (mut ordered, mut apart) = (Vec::new(), Apart::default());
+    assert_eq!(missed(&mut |stream, pass| ordered.take(stream, pass)), 40);
+    assert_eq!(missed(&mut |stream, pass| apart.take(stream, pass)), 40);
+}
+
+/// Who takes what is apart, and fails at some event.
+#[derive(Debug)]
+struct Failing;
+
+#[derive(Debug)]
+struct FailingPart;
+
+impl Sink for Failing {
+    fn event(&mut self, _event: Event) {}
+}
+
+impl Sink for FailingPart {
+    fn event(&mut self, event: Event) {
+        assert_ne!(event.time_ns, 7 * 30, "it is to fail");
+    }
+}
+
+impl KeepsApart for Failing {
+    type Part = FailingPart;
+
+    fn lend(&mut self, _threads: &[u32]) -> Option<FailingPart> {
+        Some(FailingPart)
+    }
+
+    fn take_back(&mut self, _part: FailingPart) {}
+}
+
+/// The stream goes on after that: what was lent is back.
+#[test]
+fn who_fails_side_by_side_fails_the_one_who_asked() {
+    let guest = two_threads();
+    let mut stream = Stream::of_graph(3, STACK, usize::MAX).unwrap();
+    let mut pass = |from: usize, until: usize| {
+        for (vcpu, ring) in (0..).zip(&guest.rings) {
+            let until = until.min(ring.len());
+            let records = ring.get(from..until).unwrap_or_default();
+            stream.push(Origin::Calls(vcpu), columns(records), 0);
+        }
+        let all = || stream.pass_apart(Pass::All, &mut Failing, &ThreadEach);
+        catch_unwind(AssertUnwindSafe(all)).is_ok()
+    };
+    assert_eq!([pass(0, 1), pass(1, 30), pass(30, 99)], [true, false, true]);
+    assert_eq!(stream.anomalies(), Some(&Anomalies::default()));
 }

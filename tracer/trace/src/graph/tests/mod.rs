@@ -16,7 +16,7 @@ use crate::columns::{Columns, Part};
 use crate::event::{End, Event, EventKind, Record, RecordKind, Step, Timed};
 use crate::form::Form;
 use crate::stream::merge::Merge;
-use crate::stream::{Origin, Stream};
+use crate::stream::{Origin, Pass, Stream};
 use crate::testing::{event, popped};
 
 mod apart;
@@ -227,7 +227,7 @@ fn reconstruct(rings: &[Vec<Record>], rounds: &[usize]) -> (Vec<Event>, Anomalie
         let next_ns = ring.get(end).map_or(u64::MAX, |next| next.time_ns);
         let origin = Origin::Calls(u16::try_from(index).unwrap());
         stream.looked(origin, next_ns);
-        stream.run(&mut steps);
+        stream.pass_on(Pass::Round, &mut steps);
         if done
             .iter()
             .zip(rings)
@@ -334,7 +334,7 @@ proptest! {
             let function = FunctionId(function % 3);
             let kind = RecordKind::Graph { function, step, slot };
             push(&mut stream, vcpu.into(), &Record { time_ns, kind }, 0);
-            stream.run(&mut steps);
+            stream.pass_on(Pass::Round, &mut steps);
         }
         stream.finish(&mut steps);
         calls(&steps);

@@ -11,7 +11,7 @@ use crate::graph::join::{Found, Join};
 use crate::graph::rules::{Rules, Threshold};
 use crate::graph::selection::Selection;
 use crate::stream::merge::Merge;
-use crate::stream::{Origin, Stream, WAITING_MAX};
+use crate::stream::{Origin, Pass, Stream, WAITING_MAX};
 
 /// An entry into function 0 on a stack of the ring's own.
 fn entry(ring: u16, time_ns: u64) -> Record {
@@ -228,10 +228,10 @@ fn a_look_at_values_is_not_one_at_records() {
     for ring in 0..2 {
         stream.looked(Origin::Points(ring), 60);
     }
-    stream.run(&mut seen);
+    stream.pass_on(Pass::Round, &mut seen);
     assert_eq!(seen.len(), 0, "the other vCPU may have made a call before");
     stream.looked(Origin::Calls(1), 60);
-    stream.run(&mut seen);
+    stream.pass_on(Pass::Round, &mut seen);
     assert_eq!(seen.len(), 1);
 }
 

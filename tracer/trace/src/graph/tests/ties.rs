@@ -125,7 +125,7 @@ impl Machine {
                 push(&mut stream, next.vcpu, &next.record, now);
             }
             (0..vcpus).for_each(|vcpu| stream.looked(Origin::Calls(vcpu), self.clock(now)));
-            stream.run(&mut steps);
+            stream.pass_on(Pass::Round, &mut steps);
         }
         stream.finish(&mut steps);
         let anomalies = stream.anomalies().unwrap().clone();
@@ -256,7 +256,7 @@ fn what_another_ring_may_still_bring_is_waited_for() {
     push(&mut stream, 1, &graph(10, 1, Entry, 1, OUTER).record, 0);
     push(&mut stream, 0, &graph(20, 0, Entry, 2, OUTER).record, 0);
     (0..2).for_each(|vcpu| stream.looked(Origin::Calls(vcpu), 20));
-    stream.run(&mut steps);
+    stream.pass_on(Pass::Round, &mut steps);
     push(&mut stream, 1, &graph(20, 1, Exit, 1, OUTER).record, 0);
     stream.finish(&mut steps);
     assert_eq!(order(&steps), [(true, 1), (false, 1), (true, 2)]);

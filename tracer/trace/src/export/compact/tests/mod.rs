@@ -16,6 +16,7 @@ use terms::function::FunctionId;
 
 use self::happened::{calls, captures, others};
 use super::*;
+use crate::columns::Columns;
 use crate::doubt::{TimeDoubt, TimeNote};
 use crate::event::{CallValues, Moment, Passed, Record, RecordKind, Step, Values};
 use crate::export::call_formats::CallFormats;
@@ -27,8 +28,8 @@ use crate::graph::Death;
 use crate::graph::rules::Rules;
 use crate::host::{ExitReason, HostStep, HostThread};
 use crate::report::{self, Format, Watch};
-use crate::stream::{Origin, Stream, StreamOptions, WAITING_MAX};
-use crate::testing::{functions as made, text_of};
+use crate::stream::{Origin, Pass, Stream, StreamOptions, WAITING_MAX};
+use crate::testing::{ThreadEach, functions as made, text_of};
 
 const FUNCTIONS: u64 = 300;
 const STACK: u64 = 1 << 14;
@@ -90,18 +91,21 @@ impl Session {
         }
         for round in &self.rounds {
             for brought in round {
-                let (origin, records) = (brought.origin, brought.records.clone());
-                stream.push(origin, records, brought.until_ns);
+                let mut columns = Columns::new(self.options.stack_bytes.unwrap_or(1));
+                let records = brought.records.iter();
+                records.for_each(|record| columns.record(record));
+                let origin = brought.origin;
+                stream.push(origin, columns, brought.until_ns);
                 if let Some(time_ns) = brought.looked_ns {
                     stream.looked(origin, time_ns);
                 }
             }
-            stream.run(&mut to);
+            to.take(&mut stream, Pass::Round, &ThreadEach);
             for (thread, stack) in stream.take_fresh() {
                 to.learn(News::Thread(thread, name(stack)));
             }
         }
-        stream.finish(&mut to);
+        to.take(&mut stream, Pass::All, &ThreadEach);
         for (thread, stack) in stream.take_fresh() {
             to.learn(News::Thread(thread, name(stack)));
         }
