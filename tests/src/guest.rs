@@ -378,6 +378,16 @@ impl Running {
         self.child.id()
     }
 
+    /// Sends it this signal, by its name (`-KILL`).
+    ///
+    /// # Panics
+    /// When it has ended.
+    pub fn signal(&self, name: &str) {
+        let pid = self.pid().to_string();
+        let sent = Command::new("kill").args([name, &pid]).status();
+        assert!(sent.expect("kill starts").success(), "{name}");
+    }
+
     /// A path in the guest's folder.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {

@@ -45,4 +45,4 @@ pub use place::{
 };
 pub use ramdisk::with_file;
 pub use random::Random;
-pub use trace::Trace;
+pub use trace::{Trace, counts_of};

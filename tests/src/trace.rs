@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -289,6 +289,28 @@ fn said(mut command: Command) -> String {
 }
 
 /// The rows `COUNT NAME` of a table; headings and totals are none.
+/// How often each function was called, as `vmm report` says of a trace, which may still be written. `None` if it refuses that.
+///
+/// # Panics
+/// When it says something else than JSON.
+#[must_use]
+pub fn counts_of(trace: &Path) -> Option<Counts> {
+    let mut report = vmm();
+    report.arg("report").arg(trace);
+    report.args(["--format", "counts", "--json"]);
+    let report = report.output().expect("vmm starts");
+    if !report.status.success() {
+        return None;
+    }
+    let report: Value = serde_json::from_slice(&report.stdout).expect("JSON");
+    let rows = report.get("counts").and_then(Value::as_array)?;
+    let row = |row: &Value| {
+        let name = row.get("function")?.as_str()?.to_owned();
+        Some((name, row.get("calls")?.as_u64()?))
+    };
+    rows.iter().map(row).collect()
+}
+
 fn table(text: &str) -> Counts {
     let row = |line: &str| {
         let (count, name) = line.trim().split_once(char::is_whitespace)?;

@@ -1,10 +1,8 @@
 //! Ends that nobody wished for: each has its status and one line, and the trace is finished.
 
-use std::process::Command;
-
 use serde_json::Value;
 use tests::elf::{Kernels, bare};
-use tests::{Client, Ended, Guest, Trace, limited, vmm_says};
+use tests::{Client, Ended, Guest, Trace, counts_of, limited, until, vmm_says};
 
 fn runs(code: &[u8], limit: &str) -> Ended {
     let folder = Kernels::new();
@@ -94,14 +92,7 @@ fn assert_readable(trace: &Trace) {
 fn ctrl_c_finishes_the_trace() {
     for signal in ["-INT", "-TERM"] {
         let running = spinning();
-        let pid = running.pid().to_string();
-        assert!(
-            Command::new("kill")
-                .args([signal, &pid])
-                .status()
-                .unwrap()
-                .success()
-        );
+        running.signal(signal);
         let socket = running.socket().to_owned();
         let (ended, trace) = running.end();
         assert_eq!(ended.code, Some(104), "{ended}");
@@ -115,15 +106,11 @@ fn ctrl_c_finishes_the_trace() {
 /// Nothing can be finished; what is on the disk is whole records.
 #[test]
 fn a_killed_vmm_leaves_a_readable_trace() {
-    let running = spinning();
-    let pid = running.pid().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-KILL", &pid])
-            .status()
-            .unwrap()
-            .success()
-    );
+    let running = spin().start();
+    let trace = running.path("trace");
+    let is_written = || counts_of(&trace).is_some_and(|counts| !counts.is_empty());
+    until("records are written", is_written);
+    running.signal("-KILL");
     let (ended, trace) = running.end();
     assert_eq!(ended.code, None);
     assert_readable(&trace);

@@ -1,7 +1,6 @@
 //! What a run goes through that it has no part in: it is stopped for a while, or what it writes to is taken away.
 
 use std::fs;
-use std::process::Command;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -11,12 +10,6 @@ use tests::{Client, Guest, Random, Running, scaled, until};
 
 /// Longer than anybody who waits for a thread of ours would take for granted, once; and shorter than what is said to be late.
 const LONG: Duration = Duration::from_secs(3);
-
-fn signal(to: &Running, name: &str) {
-    let mut kill = Command::new("kill");
-    let killed = kill.args([name, &to.pid().to_string()]).status();
-    assert!(killed.unwrap().success());
-}
 
 /// Whether each thread stands still.
 fn stands_still(process: u32) -> bool {
@@ -30,12 +23,12 @@ fn stands_still(process: u32) -> bool {
 
 /// Stops the process, for so long, and lets it go on.
 fn stop(running: &Running, long: Duration) {
-    signal(running, "-STOP");
+    running.signal("-STOP");
     until("all stand still", || stands_still(running.pid()));
     // Nobody is waited for: how long it lasts is what this is about.
     let (_nobody, never) = channel::<()>();
     let _ = never.recv_timeout(long);
-    signal(running, "-CONT");
+    running.signal("-CONT");
 }
 
 /// No call is lost, nobody hangs, and who asked meanwhile is answered.
@@ -61,7 +54,7 @@ fn a_run_that_is_stopped_for_seconds_goes_on_where_it_was() {
     }
     // This one is asked for something before it goes on.
     let asks = running.socket().to_owned();
-    signal(&running, "-STOP");
+    running.signal("-STOP");
     let asked = std::thread::spawn(move || {
         Client::connect(&asks).map(|mut client| client.ask("status", Value::Null))
     });

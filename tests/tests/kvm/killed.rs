@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::json;
 use tests::exact::untraced;
 use tests::mortal::{Steps, killed_at};
-use tests::{Ended, Guest, Random, guest, is_long, scaled, vmm, vmm_says};
+use tests::{Ended, Guest, Random, counts_of, guest, is_long, scaled, until, vmm};
 
 const CMDLINE: &str = "workload=calls,threads iterations=200 tick=500";
 
@@ -67,15 +67,41 @@ fn a_run_that_is_killed_leaves_what_it_has_written_and_is_in_nobodys_way() {
             } else if report.stderr.contains("not ended in order") {
                 cut += 1;
             } else {
-                let counts = json_counts(&trace);
-                assert_eq!(counts, expected.called(), "{store}: {report}");
+                let counts = counts_of(&trace);
+                assert_eq!(counts, Some(expected.called()), "{store}: {report}");
             }
         });
         assert!(cut > 0, "{store}: none was killed while it wrote");
         let last = killed_at(&mut run(), Steps::All, u64::MAX);
         assert_eq!(last.ended, Some(0), "{last:?}");
-        let counts = json_counts(&trace);
-        assert_eq!(counts, expected.called(), "{store}");
+        let counts = counts_of(&trace);
+        assert_eq!(counts, Some(expected.called()), "{store}");
+    }
+}
+
+/// A few calls, of which nothing fills a buffer, and then none for as long as it lives.
+#[test]
+fn few_calls_are_in_the_trace_before_the_run_is_killed() {
+    let calls = "workload=calls,spin iterations=5";
+    let expected = untraced(Guest::new("workload=calls iterations=5"));
+    let written = [
+        ("uftrace", "function"),
+        ("uftrace", "graph"),
+        ("compact", "graph"),
+    ];
+    for (store, tracer) in written {
+        let guest = Guest::new(calls).vcpus(2).output();
+        let guest = guest.with(["--trace", tracer, "--filter", "calls_*", "--store", store]);
+        let running = guest.start();
+        let trace = running.path("trace");
+        until("all of them are in the trace", || {
+            counts_of(&trace) == Some(expected.called())
+        });
+        running.signal("-KILL");
+        let (ended, trace) = running.end();
+        assert_eq!(ended.code, None, "{ended}");
+        let counts = counts_of(&trace.path());
+        assert_eq!(counts, Some(expected.called()), "{store}, {tracer}");
     }
 }
 
@@ -83,23 +109,6 @@ fn a_run_that_is_killed_leaves_what_it_has_written_and_is_in_nobodys_way() {
 fn has_begun(trace: &Path) -> bool {
     let bytes = |name: &str| std::fs::metadata(trace.join(name)).map_or(0, |file| file.len());
     bytes("exotrace.json") > 0 || bytes("records.exo") > 0
-}
-
-fn json_counts(trace: &Path) -> tests::Counts {
-    let report = vmm_says(&[
-        "report",
-        trace.to_str().unwrap(),
-        "--format",
-        "counts",
-        "--json",
-    ]);
-    let report: serde_json::Value = serde_json::from_str(&report.good().stdout).unwrap();
-    let rows = report["counts"].as_array().unwrap().iter();
-    rows.map(|row| {
-        let name = row["function"].as_str().unwrap().to_owned();
-        (name, row["calls"].as_u64().unwrap())
-    })
-    .collect()
 }
 
 #[test]

@@ -427,6 +427,15 @@ impl Output {
         }
     }
 
+    /// What was written and waits to go to a file goes there.
+    pub fn flush(&mut self) {
+        match self.kept.as_mut().map(|kept| &mut kept.store) {
+            Some(Keeper::Events(store)) => store.flush(),
+            // It writes what it is given at once.
+            Some(Keeper::Records(_)) | None => {}
+        }
+    }
+
     /// Why not everything was written.
     #[must_use]
     pub fn error(&self) -> Option<&ExportError> {

@@ -15,6 +15,9 @@ use trace::crew::Crew;
 use trace::doubt::TimeDoubts;
 use trace::export::uftrace::{AnomalyNote, ExportError};
 
+/// Whoever is killed has lost what was written within this, and who reads a trace that is being written sees the rest.
+const FLUSH_PERIOD: Duration = Duration::from_secs(1);
+
 /// What is known of an output, as of the last write.
 #[derive(Debug, Clone, Default)]
 pub struct Told {
@@ -42,17 +45,20 @@ pub(super) struct Writer {
     backlog: Backlog,
     rooms: Rooms,
     host: HostClock,
+    flushed: Duration,
     memory: Arc<dyn SharedMemory>,
 }
 
 impl Writer {
     /// Of what `drain` reads.
     pub fn new(output: Option<Output>, drain: &Drain) -> Self {
+        let host = drain.ring_clock().host();
         let mut writer = Self {
             output: None,
             backlog: Backlog::default(),
             rooms: drain.calls().rooms.clone(),
-            host: drain.ring_clock().host(),
+            host,
+            flushed: (host.now)(),
             memory: Arc::clone(drain.rings().memory()),
         };
         if let Some(output) = output {
@@ -83,16 +89,21 @@ impl Writer {
     }
 
     /// Writes it; at the end of a round, which is at `now_ns`, also the calls whose place is certain by then. This crew
-    /// works on it.
+    /// works on it. Once a second all of that goes to the files.
     pub fn write(&mut self, told: &Mutex<Told>, now_ns: Option<u64>, crew: &dyn Crew) {
         let Some(output) = &mut self.output else {
             self.backlog = Backlog::default();
             return;
         };
-        lock(told).busy_since = Some((self.host.now)());
+        let now = (self.host.now)();
+        lock(told).busy_since = Some(now);
         output.take(&mut self.backlog, crew);
         if let Some(now_ns) = now_ns {
             output.settle(now_ns, crew);
+            if now.saturating_sub(self.flushed) >= FLUSH_PERIOD {
+                output.flush();
+                self.flushed = now;
+            }
         }
         output.leave_room(&self.rooms);
         *lock(told) = Told {

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod as_found;
 pub mod columns;
 pub mod convert;
 pub mod crew;

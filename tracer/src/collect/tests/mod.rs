@@ -3,12 +3,12 @@
 mod rings;
 mod waits;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::channel;
 use std::thread::{self, yield_now};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use super::encoder::Encoding;
 use super::looks::RingClock;
 use super::rings::SharedRings;
 use super::*;
-use crate::clock::{Relation, RunClock, VcpuClocks};
+use crate::clock::{HostClock, Relation, RunClock, VcpuClocks};
 use crate::guest::Guest;
 use crate::host_events::HostEvents;
 use crate::mock::{self, MockGuest, MockTarget, NoPollers};
@@ -46,6 +46,8 @@ const CALLS: u64 = 100;
 const STACK: u64 = 16 << 10;
 /// When the host's clock stands still ([`mock::HOST`]).
 const NOW: u64 = 1 << 40;
+/// When the first call is made of those that have returns.
+const BEGUN: u64 = NOW - 10_000_000;
 /// A machine that does ten other things is not late yet.
 const NEVER: Duration = Duration::from_secs(300);
 
@@ -162,6 +164,39 @@ fn comes(is_so: impl Fn() -> bool) -> bool {
 /// A file that takes nothing before it is opened to be read.
 fn pipe(at: &Path) {
     assert!(Command::new("mkfifo").arg(at).status().unwrap().success());
+}
+
+/// Of few calls nothing fills a buffer. Once they lay in memory until the end, and who was killed after a minute had none.
+#[test]
+fn what_was_read_is_in_the_files_a_second_later_however_little_it_is() {
+    static NANOSECONDS: AtomicU64 = AtomicU64::new(0);
+    let clock = HostClock {
+        counter: || BEGUN + NANOSECONDS.load(SeqCst),
+        now: || Duration::from_nanos(NANOSECONDS.load(SeqCst)),
+        ..mock::HOST
+    };
+    let folder = tempfile::tempdir().unwrap();
+    // Without returns each step is a call, which a directory has with its end.
+    for (format, records) in [(RecordFormat::Calls, 160), (RecordFormat::Graph, 80)] {
+        NANOSECONDS.store(0, SeqCst);
+        let output = folder.path().join(format!("{format:?}"));
+        let clock = RingClock::Host(clock);
+        let (guest, place, mut polled) = reader_in(format, Some(&output), clock, 2, 1 << 14);
+        let length = |number| fs::metadata(output.join(format!("{number}.dat")));
+        let length = |number| length(number).map_or(0, |file| file.len());
+        let written = || length(1000) + length(1001);
+        for turn in 0..3 {
+            let before = written();
+            rings::call_two_deep(&guest, &place, turn * 10, 10);
+            NANOSECONDS.fetch_add(999_999_999, SeqCst);
+            polled.round();
+            assert_eq!(written(), before, "{format:?}: at once");
+            NANOSECONDS.fetch_add(1, SeqCst);
+            polled.round();
+            assert_eq!(written(), before + records * 16, "{format:?}");
+        }
+        polled.finish().unwrap();
+    }
 }
 
 /// It was once: `status` waited for a disk that took nothing, and with it everybody on the control socket.

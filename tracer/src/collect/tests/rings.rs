@@ -224,12 +224,15 @@ fn room_for_records_comes_back_to_who_reads() {
     }
 }
 
+/// From one of these calls to the next.
+const CALL_TICKS: u64 = 20;
+
 /// Calls of two vCPUs, each of a thread of its own, two deep; the first of them has this number.
-fn call_two_deep(guest: &MockGuest, place: &SessionMemory, first: u64, calls: u64) {
+pub(super) fn call_two_deep(guest: &MockGuest, place: &SessionMemory, first: u64, calls: u64) {
     for vcpu in 0..2 {
         let top = (u64::from(vcpu) + 5) * STACK;
         for call in first..first + calls {
-            let begins = NOW - 10_000_000 + call * 20 + u64::from(vcpu);
+            let begins = BEGUN + call * CALL_TICKS + u64::from(vcpu);
             let inner = u32::try_from(1 + call % 3).unwrap();
             let steps = [
                 (0, Step::Entry, top - 64),
@@ -248,9 +251,15 @@ fn call_two_deep(guest: &MockGuest, place: &SessionMemory, first: u64, calls: u6
 /// What was made of it, a file of each thread and what it has come to, by so many who help, in rounds of so many calls.
 fn put_together(helpers: usize, calls: u64) -> (Vec<(String, Vec<u8>)>, String) {
     const CALLS: u64 = 32_000;
+    static TICKS: AtomicU64 = AtomicU64::new(0);
+    let counter = || TICKS.load(SeqCst);
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("trace");
-    let clock = RingClock::Host(mock::HOST);
+    TICKS.store(BEGUN, SeqCst);
+    let clock = RingClock::Host(HostClock {
+        counter,
+        ..mock::HOST
+    });
     let format = RecordFormat::Graph;
     let (guest, place, mut polled) = reader_in(format, Some(&output), clock, 2, 1 << 17);
     let is_over = AtomicBool::new(false);
@@ -265,6 +274,7 @@ fn put_together(helpers: usize, calls: u64) -> (Vec<(String, Vec<u8>)>, String) 
         }
         for round in 0..CALLS / calls {
             call_two_deep(&guest, &place, round * calls, calls);
+            TICKS.store(BEGUN + (round + 1) * calls * CALL_TICKS, SeqCst);
             polled.drain.round();
         }
         is_over.store(true, SeqCst);

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufRead, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde::de::{MapAccess, Visitor};
@@ -20,6 +20,7 @@ use terms::printable;
 use terms::printable::masked;
 
 use super::budget::Budget;
+use crate::as_found::{self, AsFound};
 use crate::event::Event;
 use crate::host::HostStep;
 
@@ -397,7 +398,7 @@ pub struct EventReader {
 struct EventFile {
     side: Side,
     path: PathBuf,
-    file: BufReader<File>,
+    file: AsFound,
     line: u64,
     next: Option<EventLine>,
 }
@@ -427,8 +428,8 @@ impl EventReader {
         };
         for (vcpu, side) in found(directory, sides)? {
             let path = side.path(directory, vcpu);
-            let file = match File::open(&path) {
-                Ok(file) => BufReader::new(file),
+            let file = match as_found::open(&path) {
+                Ok(file) => file,
                 Err(source) => return Err(EventFileError::Io { path, source }),
             };
             reader.files.push(EventFile {

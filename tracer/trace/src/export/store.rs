@@ -34,6 +34,9 @@ pub trait Store: Sink + Debug + Send {
     /// The next calls of this vCPU, which were put into bytes so.
     fn coded(&mut self, vcpu: u16, calls: CodedCalls);
 
+    /// What was taken and waits to be kept is: who reads the trace finds it, whatever becomes of this process.
+    fn flush(&mut self);
+
     /// Why not everything was kept so far.
     fn error(&self) -> Option<&ExportError>;
 

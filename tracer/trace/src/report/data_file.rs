@@ -1,24 +1,21 @@
 //! One data file of a trace, read record by record. Nothing in it is trusted.
 
-use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::directory::Task;
 use super::error::ReportError;
+use crate::as_found::{self, AsFound};
 use crate::event::{Moment, Values};
 use crate::export::call_formats::CallFormats;
 use crate::export::uftrace::record::{Kind, RECORD_LENGTH, Record};
-
-/// Bytes read at a time from each file.
-const BUFFER: usize = 64 << 10;
 
 /// One data file.
 #[derive(Debug)]
 pub(super) struct DataFile {
     path: PathBuf,
-    file: BufReader<File>,
+    file: AsFound,
     offset: u64,
     /// What stands after records.
     values: Arc<CallFormats>,
@@ -34,8 +31,7 @@ pub(super) enum Next {
 
 impl DataFile {
     pub fn open(task: &Task, values: &Arc<CallFormats>) -> Result<Self, ReportError> {
-        let file = File::open(&task.data).map_err(ReportError::io("open", &task.data))?;
-        let file = BufReader::with_capacity(BUFFER, file);
+        let file = as_found::open(&task.data).map_err(ReportError::io("open", &task.data))?;
         Ok(Self {
             path: task.data.clone(),
             file,

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use super::error::CompactError;
 use super::{MARK, VERSION};
+use crate::as_found::{self, AsFound};
 use crate::export::budget::Budget;
 
 /// Bytes before the blocks.
@@ -203,12 +204,12 @@ pub(super) struct Blocks<R> {
     length: u64,
 }
 
-impl Blocks<BufReader<File>> {
+impl Blocks<AsFound> {
     /// Opens a file.
     pub fn open(path: &Path) -> Result<Self, CompactError> {
-        let file = File::open(path).map_err(CompactError::io(path))?;
-        let length = file.metadata().map_err(CompactError::io(path))?.len();
-        Self::of(BufReader::new(file), length, path)
+        let file = as_found::open(path).map_err(CompactError::io(path))?;
+        let length = file.get_ref().limit();
+        Self::of(file, length, path)
     }
 }
 

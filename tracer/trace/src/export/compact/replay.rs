@@ -2,8 +2,6 @@
 //! into a trace directory. So nothing is a way of its own of reading calls.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,6 +18,7 @@ use super::notes::{
     BeginNote, DeathNote, EndNote, FunctionsNote, PointNote, ThreadsNote, ValuesNote,
 };
 use super::part;
+use crate::as_found::AsFound;
 use crate::columns::Columns;
 use crate::crew::Alone;
 use crate::export::call_formats::CallFormats;
@@ -101,7 +100,7 @@ impl Known {
 
 /// The first two blocks.
 fn beginning(
-    blocks: &mut Blocks<BufReader<File>>,
+    blocks: &mut Blocks<AsFound>,
     path: &Path,
 ) -> Result<(BeginNote, Known), CompactError> {
     let mut first = |kind| -> Result<Vec<u8>, CompactError> {
@@ -177,11 +176,7 @@ impl Replay {
     }
 
     /// Every block, up to where there is no other.
-    fn all(
-        &mut self,
-        blocks: &mut Blocks<BufReader<File>>,
-        watch: &Watch,
-    ) -> Result<Stop, CompactError> {
+    fn all(&mut self, blocks: &mut Blocks<AsFound>, watch: &Watch) -> Result<Stop, CompactError> {
         loop {
             let block = match blocks.next().map_err(CompactError::io(&self.path))? {
                 Ok(block) => block,

@@ -99,6 +99,12 @@ impl Store for UftraceWriter {
         }
     }
 
+    fn flush(&mut self) {
+        if let Err(error) = Self::flush(self) {
+            self.note(error);
+        }
+    }
+
     fn error(&self) -> Option<&ExportError> {
         self.error.as_ref()
     }

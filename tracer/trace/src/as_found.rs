@@ -1,0 +1,41 @@
+//! Files as they are found: whoever reads a trace that is being written comes to an end, however fast it grows.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Take};
+use std::path::Path;
+
+/// Bytes read at a time from each file.
+const BUFFER: usize = 64 << 10;
+
+/// What a file had in it when it was opened.
+pub(crate) type AsFound = BufReader<Take<File>>;
+
+/// Opens a file.
+///
+/// # Errors
+/// What the system says of it.
+pub(crate) fn open(path: &Path) -> io::Result<AsFound> {
+    let file = File::open(path)?;
+    let length = file.metadata()?.len();
+    Ok(BufReader::with_capacity(BUFFER, file.take(length)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn what_is_added_later_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let mut writes = File::create(&path).unwrap();
+        writes.write_all(b"before").unwrap();
+        let mut found = open(&path).unwrap();
+        writes.write_all(b" and after").unwrap();
+        let mut text = String::new();
+        found.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "before");
+    }
+}
