@@ -36,8 +36,8 @@ const HOUSES: [House; 8] = [
     House {
         folder: "tracer/trace/src",
         order: &[
-            "doubt", "crew", "host", "event", "form", "columns", "glob", "graph", "stream",
-            "watch", "export", "report", "live", "convert",
+            "doubt", "crew", "as_found", "host", "event", "form", "columns", "glob", "graph",
+            "stream", "watch", "export", "report", "live", "convert",
         ],
         up: &[],
         in_circles: 0,
