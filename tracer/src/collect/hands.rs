@@ -2,8 +2,9 @@
 //! that nobody has taken. The round is over when all that were taken have been read, so no ring is ever a round ahead of
 //! another one. One at a time writes; who waits for that, or for more to write, does a part of the writing meanwhile.
 
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
+use std::hint::spin_loop;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::looks::lock;
@@ -14,11 +15,17 @@ use trace::crew::{Crew, Job};
 /// Fewer records are not left to others: on a busy host it takes as long to wake a thread as to put some thousand calls together.
 const SHARED_MIN: usize = 1 << 12;
 
+/// So often is looked whether there is something to do before a thread sleeps: some 10 to 25 us, for a pause of a processor takes
+/// 20 to 50 ns. To wake it would take as long, and there is something to do every 200 us.
+const LOOKS: u32 = 512;
+
 /// The rings of a round, for all who read.
 #[derive(Default)]
 pub(super) struct Hands {
     state: Mutex<State>,
     left: Condvar,
+    /// How often somebody has said that there is something new.
+    news: AtomicU64,
     /// There was more to read than one has at once, in this round or the last.
     is_much: AtomicBool,
     knock: OnceLock<Knock>,
@@ -70,10 +77,7 @@ impl Hands {
 
     /// All rings have been taken: waits until all have been read. Returns how many events there were.
     pub fn end(&self) -> usize {
-        let read = self
-            .left
-            .wait_while(lock(&self.state), |state| state.reading > 0);
-        read.unwrap_or_else(PoisonError::into_inner).count
+        self.wait_while(|state| state.reading > 0).count
     }
 
     /// Waits until rings were read more often in this round than so many times, or nobody reads any more: then there is
@@ -93,7 +97,7 @@ impl Hands {
         let mut state = lock(&self.state);
         state.writes += 1;
         drop(state);
-        self.left.notify_all();
+        self.tell();
     }
 
     /// Waits until somebody has written once more than so many times, and works for who writes meanwhile.
@@ -103,10 +107,9 @@ impl Hands {
 
     /// Waits as long as this is so, and works for who writes meanwhile.
     fn work_while(&self, waits: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
-        let is_idle = |state: &mut State| state.jobs.is_empty() && waits(state);
+        let is_idle = |state: &State| state.jobs.is_empty() && waits(state);
         loop {
-            let state = self.left.wait_while(lock(&self.state), is_idle);
-            let mut state = state.unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.wait_while(is_idle);
             let Some(job) = state.jobs.pop() else {
                 return state;
             };
@@ -115,6 +118,33 @@ impl Hands {
             let working = Working(self);
             job();
             drop(working);
+        }
+    }
+
+    /// There is something new for who waits.
+    fn tell(&self) {
+        self.news.fetch_add(1, Release);
+        self.left.notify_all();
+    }
+
+    /// Waits as long as this is so, and sleeps only if that takes a while.
+    fn wait_while(&self, waits: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        let mut looks = LOOKS;
+        loop {
+            let news = self.news.load(Acquire);
+            let state = lock(&self.state);
+            if !waits(&state) {
+                return state;
+            }
+            if looks == 0 {
+                let waited = self.left.wait_while(state, |state| waits(state));
+                return waited.unwrap_or_else(PoisonError::into_inner);
+            }
+            drop(state);
+            while looks > 0 && self.news.load(Relaxed) == news {
+                looks -= 1;
+                spin_loop();
+            }
         }
     }
 
@@ -155,7 +185,7 @@ impl Crew for Hands {
         let mut jobs = jobs.into_iter();
         let Some(own) = jobs.next() else { return };
         lock(&self.state).jobs.extend(jobs);
-        self.left.notify_all();
+        self.tell();
         own();
         drop(self.work_while(|state| state.working > 0));
     }
@@ -171,7 +201,7 @@ struct Working<'a>(&'a Hands);
 impl Drop for Working<'_> {
     fn drop(&mut self) {
         lock(&self.0.state).working -= 1;
-        self.0.left.notify_all();
+        self.0.tell();
     }
 }
 
@@ -199,7 +229,7 @@ impl Hand<'_> {
     pub fn has_read(&mut self, count: usize) {
         self.count = self.count.saturating_add(count);
         lock(&self.hands.state).parts += 1;
-        self.hands.left.notify_all();
+        self.hands.tell();
     }
 
     /// There is more than one has at once.
@@ -214,7 +244,7 @@ impl Drop for Hand<'_> {
         state.reading -= 1;
         state.count = state.count.saturating_add(self.count);
         drop(state);
-        self.hands.left.notify_all();
+        self.hands.tell();
     }
 }
 
