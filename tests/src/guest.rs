@@ -381,7 +381,7 @@ impl Running {
     /// Sends it this signal, by its name (`-KILL`).
     ///
     /// # Panics
-    /// When it has ended.
+    /// When that cannot be done.
     pub fn signal(&self, name: &str) {
         let pid = self.pid().to_string();
         let sent = Command::new("kill").args([name, &pid]).status();

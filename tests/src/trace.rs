@@ -288,11 +288,10 @@ fn said(mut command: Command) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The rows `COUNT NAME` of a table; headings and totals are none.
 /// How often each function was called, as `vmm report` says of a trace, which may still be written. `None` if it refuses that.
 ///
 /// # Panics
-/// When it says something else than JSON.
+/// When it says something else than counts.
 #[must_use]
 pub fn counts_of(trace: &Path) -> Option<Counts> {
     let mut report = vmm();
@@ -303,14 +302,16 @@ pub fn counts_of(trace: &Path) -> Option<Counts> {
         return None;
     }
     let report: Value = serde_json::from_slice(&report.stdout).expect("JSON");
-    let rows = report.get("counts").and_then(Value::as_array)?;
+    let rows = report.get("counts").and_then(Value::as_array);
     let row = |row: &Value| {
         let name = row.get("function")?.as_str()?.to_owned();
         Some((name, row.get("calls")?.as_u64()?))
     };
-    rows.iter().map(row).collect()
+    let rows = rows.expect("rows").iter();
+    Some(rows.map(|of| row(of).expect("a row")).collect())
 }
 
+/// The rows `COUNT NAME` of a table; headings and totals are none.
 fn table(text: &str) -> Counts {
     let row = |line: &str| {
         let (count, name) = line.trim().split_once(char::is_whitespace)?;

@@ -15,17 +15,17 @@ use trace::crew::{Crew, Job};
 /// Fewer records are not left to others: on a busy host it takes as long to wake a thread as to put some thousand calls together.
 const SHARED_MIN: usize = 1 << 12;
 
-/// So often is looked whether there is something to do before a thread sleeps: some 10 to 25 us, for a pause of a processor takes
+/// So often a thread tries whether there is something to do before it sleeps: some 10 to 25 us, for a pause of a processor takes
 /// 20 to 50 ns. To wake it would take as long, and there is something to do every 200 us.
-const LOOKS: u32 = 512;
+const TRIES: u32 = 512;
 
 /// The rings of a round, for all who read.
 #[derive(Default)]
 pub(super) struct Hands {
     state: Mutex<State>,
     left: Condvar,
-    /// How often somebody has said that there is something new.
-    news: AtomicU64,
+    /// How often something has changed for who waits.
+    changes: AtomicU64,
     /// There was more to read than one has at once, in this round or the last.
     is_much: AtomicBool,
     knock: OnceLock<Knock>,
@@ -97,7 +97,7 @@ impl Hands {
         let mut state = lock(&self.state);
         state.writes += 1;
         drop(state);
-        self.tell();
+        self.has_changed();
     }
 
     /// Waits until somebody has written once more than so many times, and works for who writes meanwhile.
@@ -121,28 +121,28 @@ impl Hands {
         }
     }
 
-    /// There is something new for who waits.
-    fn tell(&self) {
-        self.news.fetch_add(1, Release);
+    /// Something has changed for who waits.
+    fn has_changed(&self) {
+        self.changes.fetch_add(1, Release);
         self.left.notify_all();
     }
 
     /// Waits as long as this is so, and sleeps only if that takes a while.
     fn wait_while(&self, waits: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
-        let mut looks = LOOKS;
+        let mut tries = TRIES;
         loop {
-            let news = self.news.load(Acquire);
+            let changes = self.changes.load(Acquire);
             let state = lock(&self.state);
             if !waits(&state) {
                 return state;
             }
-            if looks == 0 {
+            if tries == 0 {
                 let waited = self.left.wait_while(state, |state| waits(state));
                 return waited.unwrap_or_else(PoisonError::into_inner);
             }
             drop(state);
-            while looks > 0 && self.news.load(Relaxed) == news {
-                looks -= 1;
+            while tries > 0 && self.changes.load(Relaxed) == changes {
+                tries -= 1;
                 spin_loop();
             }
         }
@@ -185,7 +185,7 @@ impl Crew for Hands {
         let mut jobs = jobs.into_iter();
         let Some(own) = jobs.next() else { return };
         lock(&self.state).jobs.extend(jobs);
-        self.tell();
+        self.has_changed();
         own();
         drop(self.work_while(|state| state.working > 0));
     }
@@ -201,7 +201,7 @@ struct Working<'a>(&'a Hands);
 impl Drop for Working<'_> {
     fn drop(&mut self) {
         lock(&self.0.state).working -= 1;
-        self.0.tell();
+        self.0.has_changed();
     }
 }
 
@@ -229,7 +229,7 @@ impl Hand<'_> {
     pub fn has_read(&mut self, count: usize) {
         self.count = self.count.saturating_add(count);
         lock(&self.hands.state).parts += 1;
-        self.hands.tell();
+        self.hands.has_changed();
     }
 
     /// There is more than one has at once.
@@ -244,7 +244,7 @@ impl Drop for Hand<'_> {
         state.reading -= 1;
         state.count = state.count.saturating_add(self.count);
         drop(state);
-        self.hands.tell();
+        self.hands.has_changed();
     }
 }
 

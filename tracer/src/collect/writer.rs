@@ -15,7 +15,8 @@ use trace::crew::Crew;
 use trace::doubt::TimeDoubts;
 use trace::export::uftrace::{AnomalyNote, ExportError};
 
-/// Whoever is killed has lost what was written within this, and who reads a trace that is being written sees the rest.
+/// So long what was taken may wait for its file: whoever is killed loses that, and who reads a trace that is being written does not
+/// see it yet.
 const FLUSH_PERIOD: Duration = Duration::from_secs(1);
 
 /// What is known of an output, as of the last write.

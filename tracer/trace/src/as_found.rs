@@ -7,7 +7,7 @@ use std::path::Path;
 /// Bytes read at a time from each file.
 const BUFFER: usize = 64 << 10;
 
-/// What a file had in it when it was opened.
+/// What a file had in it when it was opened. Of a pipe nobody knows that: it is read to its end.
 pub(crate) type AsFound = BufReader<Take<File>>;
 
 /// Opens a file.
@@ -16,13 +16,16 @@ pub(crate) type AsFound = BufReader<Take<File>>;
 /// What the system says of it.
 pub(crate) fn open(path: &Path) -> io::Result<AsFound> {
     let file = File::open(path)?;
-    let length = file.metadata()?.len();
+    let told = file.metadata()?;
+    let length = if told.is_file() { told.len() } else { u64::MAX };
     Ok(BufReader::with_capacity(BUFFER, file.take(length)))
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::process::Command;
+    use std::thread;
 
     use super::*;
 
@@ -37,5 +40,24 @@ mod tests {
         let mut text = String::new();
         found.read_to_string(&mut text).unwrap();
         assert_eq!(text, "before");
+    }
+
+    #[test]
+    fn a_pipe_is_read_to_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        assert!(
+            Command::new("mkfifo")
+                .arg(&path)
+                .status()
+                .unwrap()
+                .success()
+        );
+        let mut text = String::new();
+        thread::scope(|scope| {
+            scope.spawn(|| std::fs::write(&path, "all of it").unwrap());
+            open(&path).unwrap().read_to_string(&mut text).unwrap();
+        });
+        assert_eq!(text, "all of it");
     }
 }

@@ -199,6 +199,29 @@ fn what_was_read_is_in_the_files_a_second_later_however_little_it_is() {
     }
 }
 
+#[test]
+fn what_cannot_be_put_into_the_files_a_second_later_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("trace");
+    static SECONDS: AtomicU64 = AtomicU64::new(0);
+    let clock = RingClock::Host(HostClock {
+        counter: || BEGUN + 1000 * SECONDS.load(SeqCst),
+        now: || Duration::from_secs(SECONDS.load(SeqCst)),
+        ..mock::HOST
+    });
+    let format = RecordFormat::Graph;
+    let (guest, place, mut polled) = reader_in(format, Some(&output), clock, 2, 1 << 14);
+    fs::create_dir(output.join("1000.dat")).unwrap();
+    rings::call_two_deep(&guest, &place, 0, 10);
+    polled.round();
+    assert_eq!(polled.told().error, None);
+    SECONDS.store(1, SeqCst);
+    polled.round();
+    let error = polled.told().error.expect("a file that is none");
+    assert!(error.contains("1000.dat"), "{error}");
+    polled.finish().unwrap_err();
+}
+
 /// It was once: `status` waited for a disk that took nothing, and with it everybody on the control socket.
 #[test]
 fn who_asks_does_not_wait_for_a_disk_that_takes_nothing() {

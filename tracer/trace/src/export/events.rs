@@ -213,13 +213,16 @@ impl EventWriter {
     /// Writes what is still buffered.
     ///
     /// # Errors
-    /// The file and what the system says of it.
+    /// The first file with which that fails, and what the system says of it. What waits for it still does; the others are written
+    /// all the same.
     pub fn flush(&mut self) -> Result<(), (PathBuf, io::Error)> {
+        let mut result = Ok(());
         for ((side, vcpu), file) in &mut self.files {
             let flushed = file.flush();
-            flushed.map_err(|error| (side.path(&self.directory, *vcpu), error))?;
+            result =
+                result.and(flushed.map_err(|error| (side.path(&self.directory, *vcpu), error)));
         }
-        Ok(())
+        result
     }
 
     /// What was written so far.
@@ -585,6 +588,20 @@ mod tests {
             kind: EventKind::Point(EventId(0)),
             values: Some(values.into()),
         }
+    }
+
+    #[test]
+    fn a_file_that_takes_nothing_holds_up_no_other_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let full = Side::Guest.path(folder.path(), 0);
+        std::os::unix::fs::symlink("/dev/full", &full).unwrap();
+        let mut writer = EventWriter::new(folder.path());
+        for vcpu in 0..2 {
+            writer.append(&event(10, vcpu, 1), &format()).unwrap();
+        }
+        assert_eq!(writer.flush().unwrap_err().0, full);
+        let other = fs::read_to_string(Side::Guest.path(folder.path(), 1)).unwrap();
+        assert_eq!(other.lines().count(), 1);
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub trait Store: Sink + Debug + Send {
     /// The next calls of this vCPU, which were put into bytes so.
     fn coded(&mut self, vcpu: u16, calls: CodedCalls);
 
-    /// What was taken and waits to be kept is: who reads the trace finds it, whatever becomes of this process.
+    /// Keeps what was taken and still waits: who reads the trace finds it, whatever becomes of this process.
     fn flush(&mut self);
 
     /// Why not everything was kept so far.

@@ -134,6 +134,7 @@ impl Lane {
             None => (
                 task.thread,
                 format!("thread {}", task.thread),
+                // To its end, not as it is found: it is written before the records that it stands beside.
                 File::open(&task.side).ok().map(BufReader::new),
             ),
         };

@@ -239,6 +239,9 @@ fn check_info(path: &Path) -> Result<(), ReportError> {
 fn read_tasks(directory: &Path, is_ours: bool) -> Result<(Vec<Task>, Option<String>), ReportError> {
     let path = directory.join("task.txt");
     let text = read_text(&path)?;
+    // Of a trace that is being written the last line may be there in part.
+    let whole = text.rfind('\n').map_or(0, |end| end + 1);
+    let text = text.get(..whole).unwrap_or_default();
     let mut tasks = Vec::new();
     let mut known = BTreeSet::new();
     let mut session = None;

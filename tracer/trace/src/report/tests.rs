@@ -205,6 +205,24 @@ fn a_task_that_is_listed_twice_is_read_once() {
     assert_eq!(counts(), before);
 }
 
+/// Somebody is about to write it.
+#[test]
+fn a_task_that_is_listed_in_part_is_not_there_yet() {
+    let (_root, directory) = trace();
+    let counts = || text(&directory, Format::Counts).1;
+    let before = counts();
+    let tasks = directory.join("task.txt");
+    let listed = fs::read_to_string(&tasks).unwrap();
+    for part in [
+        "T",
+        "TASK timestamp=0.000000000 t",
+        "TASK timestamp=0.000000000 tid=10",
+    ] {
+        fs::write(&tasks, format!("{listed}{part}")).unwrap();
+        assert_eq!(counts(), before);
+    }
+}
+
 #[test]
 fn what_the_totals_have_and_the_files_have_not_is_missing() {
     let (_root, directory) = trace();

@@ -105,6 +105,14 @@ fn old_files(directory: &Path) -> Result<Vec<PathBuf>, ExportError> {
     Ok(old)
 }
 
+/// Replaces a file in one step: a reader finds the old one or the new one.
+pub(super) fn replace(directory: &Path, name: &str, contents: &[u8]) -> Result<(), ExportError> {
+    let (path, fresh) = (directory.join(name), directory.join(format!("{name}.new")));
+    fs::write(&fresh, contents)
+        .and_then(|()| fs::rename(&fresh, &path))
+        .map_err(ExportError::io("write", &path))
+}
+
 /// Whether a file has the name that a part of a trace has; of `info`, also the first bytes.
 fn is_ours(path: &Path, name: &OsStr) -> bool {
     let Some(name) = name.to_str() else {
@@ -116,6 +124,7 @@ fn is_ours(path: &Path, name: &OsStr) -> bool {
         Some((stem, "dat" | "side")) => stem.bytes().all(|byte| byte.is_ascii_digit()),
         Some((stem, "map")) => stem.starts_with("sid-"),
         Some((_, "sym")) => true,
+        Some((stem, "new")) if stem.ends_with(".sym") => true,
         Some(_) if is_event_file(name) || is_probes_file(name) || is_values_file(name) => true,
         Some(_) => {
             let new =
@@ -138,6 +147,15 @@ fn begins_as_info(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_about_to_replace_a_file_of_a_trace_is_a_part_of_it() {
+        let is_ours = |name: &str| is_ours(Path::new(name), OsStr::new(name));
+        for name in ["exotrace.json", "task.txt", "guest.elf.sym"] {
+            assert!(is_ours(name) && is_ours(&format!("{name}.new")), "{name}");
+        }
+        assert!(!is_ours("guest.elf.new") && !is_ours("sym.new"));
+    }
 
     #[test]
     fn what_says_that_a_trace_is_whole_goes_first() {

@@ -45,6 +45,7 @@ pub use self::call_coder::{CallCoder, CodedCalls};
 use self::called::Called;
 pub use self::directory::check_new;
 pub(crate) use self::directory::prepare;
+use self::directory::replace;
 pub use self::entries::Entries;
 pub use self::error::ExportError;
 pub use self::init_calls::InitCallList;
@@ -171,9 +172,12 @@ impl UftraceWriter {
     /// An [`ExportError`] that names the file.
     pub fn extend(&mut self, text: Text<'_>) -> Result<(), ExportError> {
         let module = module_name(&self.side.metadata.image);
-        let path = self.directory.join(format!("{module}.sym"));
-        fs::write(&path, Extent::of(text).symbols(text.functions))
-            .map_err(ExportError::io("write", &path))?;
+        let symbols = Extent::of(text).symbols(text.functions);
+        replace(
+            &self.directory,
+            &format!("{module}.sym"),
+            symbols.as_bytes(),
+        )?;
         self.entries = Entries::of(text.functions);
         if let Some(threads) = &mut self.threads {
             threads.lanes.extend(self.entries.clone());
@@ -474,14 +478,10 @@ impl UftraceWriter {
         flushed.and(comments).and(released)
     }
 
-    /// Replaces the side file in one step: a reader finds the old one or the new one.
     fn write_side(&self) -> Result<(), ExportError> {
-        let path = self.directory.join(SIDE_FILE);
-        let fresh = self.directory.join(format!("{SIDE_FILE}.new"));
         let text = printable::json_pretty(&self.side).map_err(std::io::Error::from);
-        text.and_then(|text| fs::write(&fresh, text))
-            .and_then(|()| fs::rename(&fresh, &path))
-            .map_err(ExportError::io("write", &path))
+        let text = text.map_err(ExportError::io("write", &self.directory.join(SIDE_FILE)))?;
+        replace(&self.directory, SIDE_FILE, text.as_bytes())
     }
 }
 

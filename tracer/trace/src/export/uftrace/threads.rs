@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::block::{BUFFER, Block, Counts, Length, VALUES_BESIDE};
 use super::called::Called;
-use super::directory::append;
+use super::directory::{append, replace};
 use super::entries::Entries;
 use super::error::ExportError;
 use super::lane::{Budgeted, Lane, Storage};
@@ -121,12 +121,8 @@ impl Description {
         self.replace(NAMES_FILE, &names.collect::<Vec<_>>().concat())
     }
 
-    /// Readers find the old file or the new one.
-    fn replace(&self, name: &str, content: &[u8]) -> Result<(), ExportError> {
-        let (path, fresh) = (self.path(name), self.path(&format!("{name}.new")));
-        fs::write(&fresh, content)
-            .and_then(|()| fs::rename(&fresh, &path))
-            .map_err(ExportError::io("write", &path))
+    fn replace(&self, name: &str, contents: &[u8]) -> Result<(), ExportError> {
+        replace(&self.directory, name, contents)
     }
 }
 
@@ -145,6 +141,7 @@ impl Storage for ThreadFiles {
     const HAS_BESIDE: bool = true;
 
     fn append(&mut self, records: &[u8], beside: &[u8]) -> io::Result<()> {
+        // In this order: who reads a record finds what stands beside it.
         append(&self.side, beside).and_then(|()| append(&self.data, records))
     }
 
@@ -431,7 +428,11 @@ impl ThreadLanes {
         if !*is_announced {
             let number = u32::try_from(thread).unwrap_or(u32::MAX);
             let announced = match self.budget.take(LISTED) {
-                Ok(()) => self.description.announce(number, &self.listed),
+                Ok(()) => {
+                    let announced = self.description.announce(number, &self.listed);
+                    // It is tried again, and taken again then.
+                    announced.inspect_err(|_| self.budget.give_back(LISTED))
+                }
                 Err(spent) => Err(ExportError::io("write", &self.description.directory)(
                     spent.into(),
                 )),

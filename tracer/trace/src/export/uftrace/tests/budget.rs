@@ -156,3 +156,22 @@ fn threads_that_come_after_the_budget_is_spent_leave_nothing() {
     assert!(refused >= 196, "{refused}");
     assert_eq!(writer.dropped(), refused);
 }
+
+/// Others share the budget.
+#[test]
+fn a_thread_that_cannot_be_listed_takes_nothing_however_often_that_is_tried() {
+    const ROOM: u64 = 10_000;
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let (functions, budget) = (functions(2), Budget::of(ROOM));
+    let writer = UftraceWriter::create(&directory, text_of(&functions), graph_metadata(), false);
+    let mut writer = writer.unwrap();
+    writer.set_budget(&budget);
+    fs::remove_dir_all(&directory).unwrap();
+    for time_ns in 0..1000 {
+        let kind = EventKind::Entry(FunctionId(0));
+        writer.append(event(time_ns, 0, 0, 0, kind)).unwrap();
+        writer.flush().unwrap_err();
+    }
+    budget.take(ROOM).unwrap();
+}
