@@ -2,6 +2,7 @@
 //! library says what is wrong.
 
 use terms::quantity::counted;
+use trace::export::compact::CompactError;
 use trace::export::uftrace::ExportError;
 use trace::report::ReportError;
 use tracer::guest::StopError;
@@ -133,6 +134,16 @@ impl From<ReportError> for Failure {
             }
             ReportError::NoRoot => Self::bad_input(format!("--graph-function: {error}")),
             ReportError::NoGoal => Self::bad_input(format!("--callers: {error}")),
+            _ => Self::bad_input(error),
+        }
+    }
+}
+
+impl From<CompactError> for Failure {
+    fn from(error: CompactError) -> Self {
+        match error {
+            CompactError::Interrupted => ReportError::Interrupted.into(),
+            CompactError::Output(error) => Self::output(error),
             _ => Self::bad_input(error),
         }
     }

@@ -28,6 +28,10 @@ fn converted(trace: Trace) -> Trace {
     export.args(["--format", "uftrace", "-o"]).arg(&to);
     let output = export.output().unwrap();
     assert!(output.status.success(), "{output:?}");
+    // What is there is somebody's, also where files may be replaced.
+    let again = export.arg("--force").output().unwrap();
+    let says = String::from_utf8(again.stderr).unwrap();
+    assert!(says.contains("something is there already"), "{says}");
     trace.named("converted")
 }
 

@@ -38,6 +38,9 @@ pub struct Output {
     stream: Stream,
     kept: Option<Kept>,
     live: Live,
+    /// Somebody listened when what was read was taken last. Who leaves in the middle of it leaves it its way: calls that go to
+    /// their file at once would come before those that wait there.
+    is_heard: bool,
     image: Arc<Image>,
     /// Whose stack is whose.
     names: ThreadNames,
@@ -184,6 +187,7 @@ impl Output {
             stream,
             kept: None,
             live: Live::default(),
+            is_heard: false,
             image: Arc::clone(image),
             names: ThreadNames::default(),
             captures: CallMoments::default(),
@@ -218,6 +222,7 @@ impl Output {
         for listener in news.listeners {
             self.live.add(listener);
         }
+        self.is_heard = self.live.is_heard();
         if !self.is_ordered() {
             // What waited for others while somebody listened comes before what goes to the store at once.
             self.pass_on(Pass::Round, crew);
@@ -231,10 +236,9 @@ impl Output {
     }
 
     /// Whether what a ring brings has to wait for the others.
-    fn is_ordered(&mut self) -> bool {
-        let is_heard = self.live.is_heard();
+    fn is_ordered(&self) -> bool {
         match self.kept.as_ref().map(|kept| &kept.store) {
-            Some(Keeper::Events(store)) => is_heard || self.stream.is_ordered(&**store),
+            Some(Keeper::Events(store)) => self.is_heard || self.stream.is_ordered(&**store),
             Some(Keeper::Records(_)) | None => true,
         }
     }
@@ -284,10 +288,9 @@ impl Output {
 
     /// Adds what was read.
     pub fn append(&mut self, batch: Batch) {
-        let is_heard = self.live.is_heard();
         let batch = match self.kept.as_mut().map(|kept| &mut kept.store) {
             Some(Keeper::Records(recording)) => {
-                let room = is_heard.then(|| rows_room(&mut self.stream));
+                let room = self.is_heard.then(|| rows_room(&mut self.stream));
                 let Some(batch) = recording.take(batch, room) else {
                     return;
                 };
@@ -296,7 +299,7 @@ impl Output {
                 }
                 batch
             }
-            Some(Keeper::Events(store)) if !is_heard => keep_coded(&mut **store, batch),
+            Some(Keeper::Events(store)) if !self.is_heard => keep_coded(&mut **store, batch),
             Some(Keeper::Events(_)) | None => batch,
         };
         let (origin, until_ns) = (batch.origin, batch.until_ns);

@@ -38,11 +38,19 @@ impl Rooms {
         Some(all.swap_remove(index))
     }
 
-    /// It is what the next records come into.
+    /// It is what the next records come into. Where there are many already it is kept for the smallest of them: losses and waits
+    /// have room for one or a few, and nobody takes that.
     pub fn keep(&self, room: Part) {
         let mut all = lock(&self.0);
-        if room.room() > 0 && all.len() < ROOMS_MAX {
-            all.push(room);
+        if room.room() == 0 {
+            return;
+        }
+        if all.len() < ROOMS_MAX {
+            return all.push(room);
+        }
+        let smallest = all.iter_mut().min_by_key(|kept| kept.room());
+        if let Some(smallest) = smallest.filter(|kept| kept.room() < room.room()) {
+            *smallest = room;
         }
     }
 
@@ -55,6 +63,11 @@ impl Rooms {
 
 #[cfg(test)]
 mod tests {
+    use terms::function::FunctionId;
+    use trace::columns::Columns;
+    use trace::event::SlotStep;
+    use trace::form::Form;
+
     use super::*;
 
     #[test]
@@ -73,5 +86,25 @@ mod tests {
         assert_eq!(rooms.count(), 2, "room of rows is none for steps");
         (0..2 * ROOMS_MAX).for_each(|_| rooms.keep(rows(1)));
         assert_eq!(rooms.count(), ROOMS_MAX);
+    }
+
+    /// Else a session that lost something would ask the system for all room from then on.
+    #[test]
+    fn much_room_is_kept_for_little() {
+        let rooms = Rooms::default();
+        (0..ROOMS_MAX).for_each(|_| rooms.keep(Part::Rows(Vec::with_capacity(4))));
+        let mut columns = Columns::new(1 << 14);
+        columns.steps(
+            &[1; 100],
+            &[FunctionId(0); 100],
+            &[SlotStep::default(); 100],
+        );
+        columns
+            .into_parts()
+            .into_iter()
+            .for_each(|part| rooms.keep(part));
+        assert_eq!(rooms.count(), ROOMS_MAX);
+        assert_ne!(rooms.steps(), StepColumns::default());
+        assert_eq!(rooms.count(), ROOMS_MAX - 1);
     }
 }

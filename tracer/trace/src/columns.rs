@@ -10,6 +10,10 @@ use crate::form::Form;
 /// So many stacks of some steps are told, at most: a thread, and what interrupts it.
 const STACKS_MAX: usize = 16;
 
+/// Fewer steps than this that come after rows are rows, too. Else each step of which something is to be said, and a hostile
+/// guest can have that said of all, would have columns of its own: 840 bytes for 48.
+const FEW: usize = 16;
+
 /// Steps of a graph, a column for each thing that they say; all columns are as long.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StepColumns {
@@ -351,8 +355,14 @@ impl Form for Columns {
     }
 
     fn steps(&mut self, times: &[u64], functions: &[FunctionId], steps: &[SlotStep]) {
-        if let Some(Part::Steps(columns)) = self.parts.last_mut() {
-            return columns.add(times, functions, steps, self.stack_log2);
+        match self.parts.last_mut() {
+            Some(Part::Steps(columns)) => {
+                return columns.add(times, functions, steps, self.stack_log2);
+            }
+            Some(Part::Rows(rows)) if times.len() < FEW => {
+                return rows.steps(times, functions, steps);
+            }
+            Some(Part::Rows(_)) | None => {}
         }
         let mut columns = std::mem::take(&mut self.room);
         columns.add(times, functions, steps, self.stack_log2);
@@ -365,5 +375,32 @@ impl Form for Columns {
 
     fn other(&mut self, record: &Record) {
         self.add_rows(|rows| rows.other(record));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::Step;
+
+    use super::*;
+
+    /// A step of which something is to be said has no columns of its own, and what comes many at a time has.
+    #[test]
+    fn few_steps_after_rows_are_rows_too() {
+        const DOUBTFUL: usize = 1000;
+        let mut columns = Columns::new(1 << 14);
+        let at = SlotStep::new(0x1000, Step::Entry as u64);
+        for time_ns in 0..DOUBTFUL as u64 {
+            columns.lost(time_ns, 0);
+            columns.steps(&[time_ns], &[FunctionId(0)], &[at]);
+        }
+        columns.steps(&[DOUBTFUL as u64; FEW], &[FunctionId(0); FEW], &[at; FEW]);
+        columns.steps(&[DOUBTFUL as u64], &[FunctionId(0)], &[at]);
+        let parts = columns.into_parts();
+        assert!(matches!(
+            parts.as_slice(),
+            [Part::Rows(rows), Part::Steps(steps)]
+                if rows.len() == 2 * DOUBTFUL && steps.times().len() == FEW + 1
+        ));
     }
 }

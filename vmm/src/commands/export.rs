@@ -127,18 +127,18 @@ pub fn export(
     excerpt: &Excerpt,
     stacks: &StackOptions,
     to: &Destination,
-    watch: impl FnOnce(&TraceDirectory) -> io::Result<Watch>,
+    watch: impl FnOnce(Option<u64>) -> io::Result<Watch>,
 ) -> Result<ExitStatus, Failure> {
     check(format, stacks, to)?;
     if format == ExportFormat::Uftrace {
-        return uftrace(directory, excerpt, to);
+        return uftrace(directory, excerpt, to, watch);
     }
     // Asked first: a trace that is completed meanwhile is read as a whole.
     let writer = writer_of(directory);
     let trace = TraceDirectory::open(directory).map_err(Failure::bad_input)?;
     let mut calls = Calls::open(&trace, excerpt).map_err(Failure::bad_input)?;
     if to.output.is_some() {
-        calls.watch = watch(&trace).map_err(Failure::bad_input)?;
+        calls.watch = watch(Missing::written(&trace)).map_err(Failure::bad_input)?;
     }
     let host = to.host.as_deref();
     let host = host.map(|path| WholeFile::create(path).map_err(cannot_write(path)));
@@ -180,8 +180,13 @@ pub fn export(
     }
 }
 
-/// Puts a compact trace together in a directory of its own.
-fn uftrace(directory: &Path, excerpt: &Excerpt, to: &Destination) -> Result<ExitStatus, Failure> {
+/// Puts a compact trace together in a directory of its own, which is there when it is complete.
+fn uftrace(
+    directory: &Path,
+    excerpt: &Excerpt,
+    to: &Destination,
+    watch: impl FnOnce(Option<u64>) -> io::Result<Watch>,
+) -> Result<ExitStatus, Failure> {
     let bad = |message: &str| Err(Failure::bad_input(format!("--format uftrace: {message}")));
     let Some(path) = to.output.as_deref() else {
         return bad("is a directory: name one with -o");
@@ -193,8 +198,11 @@ fn uftrace(directory: &Path, excerpt: &Excerpt, to: &Destination) -> Result<Exit
         return bad("is for compact traces; this one is a uftrace directory already");
     }
     let writer = writer_of(directory);
-    let replayed = convert(directory, path, false, &Watch::default());
-    let replayed = replayed.map_err(Failure::bad_input)?;
+    let failed = cannot_write(path);
+    let whole = WholeDirectory::create(path).map_err(&failed)?;
+    let watch = watch(None).map_err(Failure::bad_input)?;
+    let replayed = convert(directory, whole.path(), true, &watch)?;
+    whole.put().map_err(failed)?;
     match (writer, replayed.remark) {
         _ if replayed.is_finished => {}
         (Some(writer), _) => log::warn!("the trace is being written by {writer}"),
@@ -359,7 +367,7 @@ mod tests {
         let excerpt = Excerpt::default();
         let stacks = StackOptions::default();
         let flamegraph = ExportFormat::Flamegraph;
-        let nobody = |_: &TraceDirectory| Ok(Watch::default());
+        let nobody = |_: Option<u64>| Ok(Watch::default());
         let to = Destination {
             output: Some(file.clone()),
             host: None,

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use trace::export::compact::is_compact;
 use trace::report::directory::TraceDirectory;
 use trace::report::{Missing, Watch};
 
@@ -14,14 +15,14 @@ use crate::signals::Signals;
 /// What takes less needs no bar.
 const LONG: Duration = Duration::from_millis(500);
 
-/// From now on signals are taken, and a bar is on the terminal if stderr is one. What is walked through the trace asks what
-/// is returned.
+/// From now on signals are taken, and a bar is on the terminal if stderr is one: of so many calls, where that is known. What is
+/// walked through the trace asks what is returned.
 ///
 /// # Errors
 /// When the system gives no thread.
-pub fn watch(trace: &TraceDirectory) -> io::Result<Watch> {
+pub fn watch(calls: Option<u64>) -> io::Result<Watch> {
     let signals = RefCell::new(Signals::take_over()?);
-    let bar = bar(Missing::written(trace));
+    let bar = bar(calls);
     Ok(Watch::new(move |calls| {
         bar.set_position(calls);
         !signals.borrow_mut().take()
@@ -43,10 +44,11 @@ pub fn until_written<W: Write>(calls: Option<u64>, out: W) -> (Watch, AfterBar<W
     (watch, AfterBar { bar, out })
 }
 
-/// Calls that a trace should have, for the bar of [`until_written`]; it is not asked where nobody would see it.
+/// Calls that a trace should have, for the bar of [`until_written`]; it is not asked where nobody would see it, and not of a
+/// compact trace, which is put together to say so.
 pub fn written_calls(directory: &Path) -> Option<u64> {
-    let is_seen = io::stderr().is_terminal();
-    let trace = is_seen.then(|| TraceDirectory::open(directory).ok());
+    let is_asked = io::stderr().is_terminal() && !is_compact(directory);
+    let trace = is_asked.then(|| TraceDirectory::open(directory).ok());
     Missing::written(&trace??)
 }
 

@@ -417,49 +417,56 @@ fn who_listens_to_what_is_written_hears_all_of_it_from_then_on() {
     assert_eq!(heard(&last), (called(1), Some(0)));
 }
 
-/// What waits for another ring while somebody listens is written before what comes after, when nobody does.
+/// What waits for another ring while somebody listens is written before what comes after, when nobody does: also when who
+/// listened leaves while that is taken.
 #[test]
 fn what_was_heard_and_waits_comes_first() {
-    let folder = tempfile::tempdir().unwrap();
-    let directory = folder.path().join("trace");
-    let image = Arc::new(nop_image(FUNCTIONS));
-    let metadata = Metadata {
-        vcpus: 2,
-        ..Metadata::default()
-    };
-    let stream = Stream::of_functions(2, WAITING_MAX);
-    let mut output = Output::create(&directory, false, &image, metadata, stream).unwrap();
-    let Some(Encoding::DataFile(entries)) = output.encodes() else {
-        panic!("it has entries only");
-    };
-    let mut coder = CallCoder::new(entries);
-    let mut backlog = Backlog::default();
-    let (tail, listener) = tail(|| ());
-    backlog.news.listeners.push(listener);
-    for time_ns in [10, 20, 30] {
-        coder.calls(&[time_ns], &[FunctionId(0)]);
-        backlog.push(Batch {
-            origin: Origin::Calls(0),
-            records: Records::DataFile(coder.take()),
-            looked_ns: None,
-            until_ns: time_ns,
-        });
+    for leaves_in_the_middle in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().join("trace");
+        let image = Arc::new(nop_image(FUNCTIONS));
+        let metadata = Metadata {
+            vcpus: 2,
+            ..Metadata::default()
+        };
+        let stream = Stream::of_functions(2, WAITING_MAX);
+        let mut output = Output::create(&directory, false, &image, metadata, stream).unwrap();
+        let Some(Encoding::DataFile(entries)) = output.encodes() else {
+            panic!("it has entries only");
+        };
+        let mut coder = CallCoder::new(entries);
+        let mut call = |time_ns| {
+            coder.calls(&[time_ns], &[FunctionId(0)]);
+            Batch {
+                origin: Origin::Calls(0),
+                records: Records::DataFile(coder.take()),
+                looked_ns: None,
+                until_ns: time_ns,
+            }
+        };
+        let mut backlog = Backlog::default();
+        let (tail, listener) = tail(|| ());
+        backlog.news.listeners.push(listener);
+        for time_ns in [10, 20, 30] {
+            backlog.push(call(time_ns));
+            output.take(&mut backlog, &Alone);
+        }
+        assert_eq!(heard(&tail).0, called(0), "it waits for the other ring");
+        drop(tail);
+        if leaves_in_the_middle {
+            output.append(call(40));
+            output.settle(50, &Alone);
+        }
+        backlog.push(call(60));
         output.take(&mut backlog, &Alone);
+        output.finish(&TimeDoubts::default()).unwrap();
+        let file = std::fs::read(directory.join("1000.dat")).unwrap();
+        let times: Vec<u8> = file.chunks(32).map(|pair| pair[0]).collect();
+        match leaves_in_the_middle {
+            true => assert_eq!(times, [10, 20, 30, 40, 60]),
+            false => assert_eq!(times, [10, 20, 30, 60]),
+        }
     }
-    assert_eq!(heard(&tail).0, called(0), "it waits for the other ring");
-    drop(tail);
-    coder.calls(&[40], &[FunctionId(0)]);
-    backlog.push(Batch {
-        origin: Origin::Calls(0),
-        records: Records::DataFile(coder.take()),
-        looked_ns: None,
-        until_ns: 40,
-    });
-    output.take(&mut backlog, &Alone);
-    output.finish(&TimeDoubts::default()).unwrap();
-    let file = std::fs::read(directory.join("1000.dat")).unwrap();
-    let times = file.chunks(32).map(|pair| pair[0]);
-    assert_eq!(times.collect::<Vec<_>>(), [10, 20, 30, 40]);
 }
 
 /// What is heard waits for other rings, and comes to the files another way: in the same order.

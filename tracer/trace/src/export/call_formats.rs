@@ -364,7 +364,7 @@ fn pattern(name: &str) -> String {
 }
 
 fn spec(kind: &FieldType) -> String {
-    let bits = 8 * kind.bytes();
+    let bits = 8 * u32::from(kind.bytes());
     match kind.name() {
         _ if kind.is_text() => "s".to_owned(),
         "char" => "c".to_owned(),
@@ -508,6 +508,14 @@ mod tests {
             let formats = formats(vec![FieldType::text(8), names(), FieldType::named("u8").unwrap()]);
             let _ = formats.decode(0xffff_8000_1000, Moment::Entry, &mut &*bytes);
         }
+    }
+
+    /// As a file that comes from somebody can have them.
+    #[test]
+    fn no_length_is_too_much_for_what_says_what_they_are() {
+        let kinds = [u16::MAX, 1 << 13].map(FieldType::raw);
+        assert_eq!(kinds.each_ref().map(spec), ["u524280", "u65536"]);
+        assert!(!kinds.iter().any(has_type));
     }
 
     #[test]

@@ -82,12 +82,14 @@ struct Known {
 }
 
 impl Known {
-    fn add(&mut self, note: FunctionsNote) -> Option<()> {
+    /// Whether more are known then; none if those are too many.
+    fn add(&mut self, note: FunctionsNote) -> Option<bool> {
+        let is_more = !note.functions.is_empty() || note.limit.map(Gva) != self.limit;
         let has_room = note.functions.len() <= FUNCTIONS_MAX.checked_sub(self.functions.len())?;
         let functions = note.functions.into_iter().map(Into::into);
         self.functions.extend(functions.filter(|_| has_room));
         self.limit = note.limit.map(Gva);
-        has_room.then_some(())
+        has_room.then_some(is_more)
     }
 
     fn text(&self) -> Text<'_> {
@@ -134,14 +136,15 @@ struct Replay {
     stream: Stream,
     to: UftraceWriter,
     known: Known,
+    /// The directory is to learn of more of them, before anything goes there.
+    has_more: bool,
     /// What threads are called, by their stacks, and their numbers.
     names: BTreeMap<u64, String>,
     threads: HashMap<u64, u32>,
-    /// Of threads whose records may be still to come.
-    deaths: Vec<DeathNote>,
-    /// Records of this round, and all.
+    /// Of threads whose records may be still to come, by their stacks.
+    deaths: HashMap<u64, Vec<DeathNote>>,
+    /// Records of this round.
     waiting: usize,
-    read: u64,
     end: Option<EndNote>,
 }
 
@@ -166,11 +169,11 @@ impl Replay {
             to: UftraceWriter::create(to, known.text(), begin.metadata, force)?,
             path,
             known,
+            has_more: false,
             names: BTreeMap::new(),
             threads: HashMap::new(),
-            deaths: Vec::new(),
+            deaths: HashMap::new(),
             waiting: 0,
-            read: 0,
             end: None,
         })
     }
@@ -186,7 +189,8 @@ impl Replay {
                 return Ok(blocks.damaged(&block));
             }
             // A block is as much as other walks take between two questions.
-            if !watch.goes_on(0, || self.read) {
+            let calls = || self.to.totals().map(|totals| totals.entries).sum();
+            if !watch.goes_on(0, calls) {
                 return Err(CompactError::Interrupted);
             }
             if self.to.error().is_some() {
@@ -202,9 +206,8 @@ impl Replay {
         match block.kind {
             Kind::Begin => return None,
             Kind::Functions => {
-                self.known.add(json(text)?)?;
+                self.has_more |= self.known.add(json(text)?)?;
                 self.stream.extend(&self.known.functions);
-                self.to.learn(News::Functions(self.known.text()));
             }
             Kind::Metadata => {
                 let metadata: Metadata = json(text)?;
@@ -234,7 +237,15 @@ impl Replay {
         Some(())
     }
 
+    /// A file of all symbols is written each time: not for each block of a file that has many.
+    fn tell_functions(&mut self) {
+        if std::mem::take(&mut self.has_more) {
+            self.to.learn(News::Functions(self.known.text()));
+        }
+    }
+
     fn values(&mut self, notes: &[ValuesNote]) -> Option<()> {
+        self.tell_functions();
         let captured: Option<Vec<_>> = notes.iter().map(ValuesNote::fields).collect();
         let captured = captured?;
         for (function, moment, _) in &captured {
@@ -251,7 +262,6 @@ impl Replay {
         let mut records = Columns::new(self.stream.stack_bytes().unwrap_or(1));
         let of = part::read(block, &mut records).ok()?;
         self.waiting += records.records();
-        self.read += records.records() as u64;
         self.stream.push(of.origin, records, of.until_ns);
         if let Some(time_ns) = of.looked_ns {
             self.stream.looked(of.origin, time_ns);
@@ -266,6 +276,7 @@ impl Replay {
     }
 
     fn pass_on(&mut self, pass: Pass) {
+        self.tell_functions();
         self.waiting = 0;
         self.to.take(&mut self.stream, pass, &Alone);
         while self.stream.take_room().is_some() {}
@@ -283,14 +294,10 @@ impl Replay {
             if let Some(name) = self.names.get(&stack.0) {
                 self.to.learn(News::Thread(thread, name.clone()));
             }
+            for death in self.deaths.remove(&stack.0).unwrap_or_default() {
+                self.stream.died(death.death(thread));
+            }
         }
-        let (threads, stream) = (&self.threads, &mut self.stream);
-        self.deaths.retain(|death| {
-            let thread = threads.get(&death.stack);
-            thread
-                .map(|thread| stream.died(death.death(*thread)))
-                .is_none()
-        });
     }
 
     fn note_threads(&mut self, note: ThreadsNote) {
@@ -300,8 +307,13 @@ impl Replay {
             }
             self.names.insert(stack, name);
         }
-        self.deaths.extend(note.deaths);
         self.know_threads();
+        for death in note.deaths {
+            match self.threads.get(&death.stack) {
+                Some(thread) => self.stream.died(death.death(*thread)),
+                None => self.deaths.entry(death.stack).or_default().push(death),
+            }
+        }
     }
 
     fn finish(mut self, stop: Stop) -> Result<Replayed, CompactError> {

@@ -183,10 +183,12 @@ impl Extent {
             .max()
             .unwrap_or(0)
             .max(start + 1)
-            .next_multiple_of(PAGE);
+            .next_multiple_of(PAGE)
+            .min(STACK.0);
         Self {
-            start,
-            end: end.min(STACK.0),
+            // All of them can lie where uftrace has its stack.
+            start: start.min(end - PAGE),
+            end,
         }
     }
 
@@ -235,5 +237,41 @@ impl Extent {
         }
         let _ = writeln!(text, "{:016x} ? {SYMBOL_END}", self.end - self.start);
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(address: u64) -> Function {
+        Function {
+            address: Gva(address),
+            size: 16,
+            display: "f".into(),
+            ..Function::default()
+        }
+    }
+
+    /// Such a file comes from somebody; a guest has nothing there.
+    #[test]
+    fn functions_where_uftrace_has_its_stack_are_in_the_last_page_before_it() {
+        for address in [STACK.0, STACK.0 + PAGE, (1 << 48) - 1, u64::MAX] {
+            let functions = [at(address)];
+            let text = Text {
+                functions: &functions,
+                limit: None,
+            };
+            let extent = Extent::of(text);
+            assert_eq!(extent.end, STACK.0);
+            assert_eq!(extent.start, STACK.0 - PAGE, "{address:#x}");
+            let symbols = extent.symbols(&functions);
+            assert!(symbols.contains(" T f\n"), "{symbols}");
+            assert!(
+                extent
+                    .with_last(&symbols, "g")
+                    .contains("0000000000000fff T g\n")
+            );
+        }
     }
 }
