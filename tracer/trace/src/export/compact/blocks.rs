@@ -143,10 +143,10 @@ impl<F: Write + Cut> BlockFile<F> {
         self.budget = budget;
     }
 
-    /// Has blocks written to another file, and returns the one of before.
+    /// Where blocks are written.
     #[cfg(test)]
-    pub const fn exchange(&mut self, file: F) -> F {
-        std::mem::replace(&mut self.file, file)
+    pub const fn file(&mut self) -> &mut F {
+        &mut self.file
     }
 
     /// Bytes that it has.

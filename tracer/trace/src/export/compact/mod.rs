@@ -22,18 +22,22 @@
 //!
 //! All numbers have their low byte first.
 
+mod accounted;
 mod blocks;
 mod bytes;
 mod coder;
 mod decode;
 mod error;
+mod kept;
 mod looks;
 mod notes;
 mod part;
 mod replay;
 mod rows;
+mod tail;
 #[cfg(test)]
 mod tests;
+mod unsaid;
 mod writer;
 
 use std::path::Path;
@@ -42,8 +46,9 @@ pub use crate::export::uftrace::layout::STORE_FILE;
 
 pub use self::coder::{Coded, Coder};
 pub use self::error::CompactError;
+pub use self::kept::Kept;
 pub use self::replay::{Replayed, convert, functions};
-pub use self::writer::{CompactWriter, Kept};
+pub use self::writer::CompactWriter;
 
 /// What it begins with.
 const MARK: [u8; 8] = *b"exotrace";

@@ -1,9 +1,8 @@
 //! Writing a compact trace: each block goes to the file as soon as it is there, so what was read of the rings survives whoever
-//! reads them. What cannot be written is counted by ring, and said as lost there as soon as there is room.
+//! reads them.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -13,57 +12,32 @@ use terms::field::Field;
 use terms::function::FunctionId;
 
 use super::STORE_FILE;
-use super::blocks::{BlockFile, FRAME, Kind};
-use super::coder::{Coded, Coder};
-use super::looks::{Looks, number, origin};
+use super::accounted::Accounted;
+use super::blocks::{BlockFile, Kind};
+use super::coder::Coded;
+use super::kept::Kept;
+use super::looks::Looks;
 use super::notes::{
     BeginNote, DeathNote, EndNote, FunctionsNote, PointNote, ThreadsNote, ValuesNote,
 };
-use super::part::{Of, Part};
+use super::part::Of;
 use crate::doubt::TimeNote;
-use crate::event::{Moment, Record, RecordKind};
+use crate::event::Moment;
 use crate::export::budget::Budget;
 use crate::export::probes::ProbeNote;
 use crate::export::store::News;
 use crate::export::uftrace::layout::Text;
 use crate::export::uftrace::{DirectoryLock, ExportError, Metadata, prepare};
-use crate::form::Form;
 use crate::graph::Death;
 use crate::stream::{Origin, StreamOptions};
-
-/// What a compact trace has come to.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Kept {
-    /// Records of the guest that are in it.
-    pub records: u64,
-    /// Records that are known to be missing.
-    pub lost: u64,
-    /// Records whose times may be wrong.
-    pub doubts: u64,
-    /// How often a vCPU waited for the reader.
-    pub waits: u64,
-    /// All waits together, in nanoseconds.
-    pub waited_ns: u64,
-    /// Its size.
-    pub bytes: u64,
-}
 
 /// Writes one trace.
 #[derive(Debug)]
 pub struct CompactWriter {
-    path: PathBuf,
-    file: BlockFile,
+    file: Accounted,
     looks: Looks,
     /// Functions that are written.
     functions: usize,
-    /// Records that could not be written, of each ring: since when, and how many.
-    unsaid: BTreeMap<(u8, u16), (u64, u64)>,
-    /// The last block of records, which can give its place: where it begins, of which ring, how much it has.
-    last: Option<(u64, (u8, u16), Kept, u64)>,
-    /// Records that could not be written.
-    dropped: u64,
-    kept: Kept,
-    error: Option<ExportError>,
     lock: Option<DirectoryLock>,
 }
 
@@ -85,35 +59,29 @@ impl CompactWriter {
         let file = File::create(&fresh).map_err(ExportError::io("create", &fresh))?;
         let file = BlockFile::begin(file).map_err(ExportError::io("write", &fresh))?;
         let mut writer = Self {
-            path,
-            file,
+            file: Accounted::of(file, path.clone()),
             looks: Looks::default(),
             functions: 0,
-            unsaid: BTreeMap::new(),
-            last: None,
-            dropped: 0,
-            kept: Kept::default(),
-            error: None,
             lock: Some(lock),
         };
         writer.note(Kind::Begin, &BeginNote::of(options, metadata));
         writer.extend(text);
-        if let Some(error) = writer.error.take() {
+        if let Some(error) = writer.file.take_error() {
             return Err(error);
         }
         // Where it stands it can be read, whenever who writes it is killed.
-        fs::rename(&fresh, &writer.path).map_err(ExportError::io("write", &writer.path))?;
+        fs::rename(&fresh, &path).map_err(ExportError::io("write", &path))?;
         Ok(writer)
     }
 
     #[cfg(test)]
-    pub(super) const fn file(&mut self) -> &mut BlockFile {
-        &mut self.file
+    pub(super) const fn file(&mut self) -> &mut File {
+        self.file.blocks.file()
     }
 
     /// Takes records that come from now on from a budget, and what comes with them: looks, rounds, threads.
     pub fn set_budget(&mut self, budget: &Budget) {
-        self.file.set_budget(budget.clone());
+        self.file.blocks.set_budget(budget.clone());
     }
 
     /// Something is known from now on. Names of threads are told by [`Self::threads`], values of calls by [`Self::values`].
@@ -189,67 +157,19 @@ impl CompactWriter {
                 looked_ns: looked_ns.filter(|_| next_ns.is_none()),
                 until_ns: next_ns.unwrap_or(until_ns),
             };
-            self.say_dropped(number(origin), &of);
-            self.records(part, of);
+            self.file.append(part, of);
         }
-    }
-
-    /// Writes a part, or counts it.
-    fn records(&mut self, mut part: Part, of: Of) {
-        let at = self.file.length();
-        let (waits, waited_ns) = part.waits;
-        let has = Kept {
-            records: u64::from(part.records).saturating_sub(waits),
-            lost: part.lost,
-            waits,
-            waited_ns,
-            ..Kept::default()
-        };
-        if let Err(error) = self.file.add(Kind::Records, part.describe(of)) {
-            let missing = has.records.saturating_add(has.lost);
-            let unsaid = self.unsaid.entry(number(of.origin));
-            let (_, count) = unsaid.or_insert((part.base_ns, 0));
-            *count = count.saturating_add(missing);
-            self.dropped = self.dropped.saturating_add(has.records);
-            // They are in it as losses once that is said.
-            self.kept.lost = self.kept.lost.saturating_add(missing);
-            self.failed(ExportError::io("write", &self.path)(error));
-            return;
-        }
-        self.kept.records += has.records;
-        self.kept.lost = self.kept.lost.saturating_add(has.lost);
-        self.kept.waits += has.waits;
-        self.kept.waited_ns = self.kept.waited_ns.saturating_add(has.waited_ns);
-        self.last = Some((at, number(of.origin), has, part.base_ns));
-    }
-
-    /// Says what of this ring could not be written, which was before what comes now.
-    fn say_dropped(&mut self, ring: (u8, u16), of: &Of) {
-        let Some((time_ns, count)) = self.unsaid.remove(&ring) else {
-            return;
-        };
-        let mut coder = Coder::new(1);
-        let kind = RecordKind::Lost(count);
-        coder.record(&Record { time_ns, kind });
-        // It is counted already, and again if it cannot be written.
-        self.kept.lost = self.kept.lost.saturating_sub(count);
-        let of = Of {
-            looked_ns: None,
-            ..*of
-        };
-        let parts = coder.take().parts.into_iter();
-        parts.for_each(|part| self.records(part, of));
     }
 
     /// Looks at rings that brought nothing come before what comes now.
     fn say_looks(&mut self) {
         let (before, now) = self.looks.before_records();
         if let Some(before) = before {
-            self.block(Kind::Looks, before);
-            self.block(Kind::Round, Vec::new());
+            self.file.block(Kind::Looks, before);
+            self.file.block(Kind::Round, Vec::new());
         }
         if let Some(now) = now {
-            self.block(Kind::Looks, now);
+            self.file.block(Kind::Looks, now);
         }
     }
 
@@ -257,46 +177,28 @@ impl CompactWriter {
     pub fn end_round(&mut self) {
         let (has_records, looks) = self.looks.end_round();
         if let Some(looks) = looks {
-            self.block(Kind::Looks, looks);
+            self.file.block(Kind::Looks, looks);
         }
         if has_records {
-            self.block(Kind::Round, Vec::new());
+            self.file.block(Kind::Round, Vec::new());
         }
     }
 
     /// Whether it was written.
     fn note<T: Serialize + ?Sized>(&mut self, kind: Kind, what: &T) -> bool {
         match terms::printable::json(what) {
-            Ok(text) => self.block(kind, text.into_bytes()),
+            Ok(text) => self.file.block(kind, text.into_bytes()),
             Err(error) => {
-                self.failed(ExportError::io("write", &self.path)(error.into()));
+                self.file.failed(error.into());
                 false
             }
         }
     }
 
-    /// Whether it was written.
-    fn block(&mut self, kind: Kind, contents: Vec<u8>) -> bool {
-        let mut block = vec![0; FRAME];
-        block.extend(contents);
-        let added = self.file.add(kind, &mut block);
-        let is_written = added.is_ok();
-        if let Err(error) = added {
-            self.failed(ExportError::io("write", &self.path)(error));
-        }
-        is_written
-    }
-
-    /// The first error stays.
-    fn failed(&mut self, error: ExportError) {
-        let first = self.error.take().unwrap_or(error);
-        self.error = Some(first.with_dropped(self.dropped));
-    }
-
     /// Why not everything was written so far.
     #[must_use]
     pub const fn error(&self) -> Option<&ExportError> {
-        self.error.as_ref()
+        self.file.error()
     }
 
     /// No record comes any more.
@@ -305,54 +207,24 @@ impl CompactWriter {
     /// The first [`ExportError`] since the trace was begun.
     pub fn finish(&mut self, doubts: &[TimeNote]) -> Result<Kept, ExportError> {
         // What says what is missing, and how it ended, is little, and has to be there.
-        self.file.set_budget(Budget::default());
+        self.file.blocks.set_budget(Budget::default());
         self.end_round();
-        self.say_all_dropped();
+        self.file.say_all_dropped();
         let end = EndNote {
             doubts: doubts.to_vec(),
-            is_whole: self.error.is_none(),
+            is_whole: self.file.error().is_none(),
         };
         self.note(Kind::End, &end);
         let released = self.lock.take().map_or(Ok(()), DirectoryLock::release);
-        self.kept.bytes = self.file.length();
-        self.kept.doubts = doubts
-            .iter()
-            .map(|note| note.count)
-            .fold(0, u64::saturating_add);
-        match self.error.take().or(released.err()) {
-            Some(error) => Err(error.with_dropped(self.dropped)),
-            None => Ok(self.kept),
+        match self.file.take_error().or(released.err()) {
+            Some(error) => Err(error),
+            None => Ok(Kept {
+                doubts: doubts
+                    .iter()
+                    .map(|note| note.count)
+                    .fold(0, u64::saturating_add),
+                ..self.file.kept()
+            }),
         }
-    }
-
-    /// Says what was dropped and not said: on a disk that is full still, in place of the last records.
-    fn say_all_dropped(&mut self) {
-        if self.unsaid.is_empty() {
-            return;
-        }
-        if let Some((at, ring, has, time_ns)) = self.last.take()
-            && self.file.cut(at).is_ok()
-        {
-            let missing = has.records.saturating_add(has.lost);
-            let (since_ns, count) = self.unsaid.entry(ring).or_insert((time_ns, 0));
-            (*since_ns, *count) = (time_ns, count.saturating_add(missing));
-            self.kept.records = self.kept.records.saturating_sub(has.records);
-            self.kept.waits = self.kept.waits.saturating_sub(has.waits);
-            self.kept.waited_ns = self.kept.waited_ns.saturating_sub(has.waited_ns);
-            self.kept.lost = self.kept.lost.saturating_add(has.records);
-            self.dropped = self.dropped.saturating_add(has.records);
-        }
-        for ((kind, vcpu), (time_ns, _)) in self.unsaid.clone() {
-            let Ok(origin) = origin(kind, vcpu) else {
-                continue;
-            };
-            let of = Of {
-                origin,
-                looked_ns: None,
-                until_ns: time_ns,
-            };
-            self.say_dropped((kind, vcpu), &of);
-        }
-        self.block(Kind::Round, Vec::new());
     }
 }

@@ -141,10 +141,10 @@ fn functions_that_could_not_be_written_keep_their_numbers() {
     let writer = CompactWriter::create(&directory, first, metadata, &options, false);
     let mut writer = writer.unwrap();
     let unwritable = fs::File::open(directory.join(STORE_FILE)).unwrap();
-    let good = writer.file().exchange(unwritable);
+    let good = std::mem::replace(writer.file(), unwritable);
     writer.learn(&News::Functions(text_of(&functions[..2])));
     assert!(writer.error().is_some());
-    let _ = writer.file().exchange(good);
+    *writer.file() = good;
     writer.learn(&News::Functions(text_of(&functions)));
     let mut coder = Coder::new(1);
     for (time_ns, function) in (1..).zip([1, 2, 2]) {

@@ -2,6 +2,7 @@
 
 mod budget;
 mod damage;
+mod full;
 mod happened;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,185 @@
+//! A file of which all is accounted for: what of a ring cannot be written is counted, and said as lost there as soon as there is
+//! room.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use super::blocks::{BlockFile, Cut, FRAME, Kind};
+use super::coder::Coder;
+use super::kept::Kept;
+use super::looks::{number, origin};
+use super::part::{Of, Part};
+use super::tail::Tail;
+use super::unsaid::Unsaid;
+use crate::event::{Record, RecordKind};
+use crate::export::uftrace::ExportError;
+use crate::form::Form;
+
+/// Blocks, and what is known of those that are missing.
+#[derive(Debug)]
+pub(super) struct Accounted<F = File> {
+    pub blocks: BlockFile<F>,
+    path: PathBuf,
+    /// Records that could not be written, and no block says so.
+    unsaid: Unsaid,
+    /// The end of the file, which can give its place.
+    tail: Option<Tail>,
+    /// Records that could not be written.
+    dropped: u64,
+    kept: Kept,
+    error: Option<ExportError>,
+}
+
+impl<F: Write + Cut> Accounted<F> {
+    /// Of a file that is called so.
+    pub fn of(blocks: BlockFile<F>, path: PathBuf) -> Self {
+        Self {
+            blocks,
+            path,
+            unsaid: Unsaid::default(),
+            tail: None,
+            dropped: 0,
+            kept: Kept::default(),
+            error: None,
+        }
+    }
+
+    /// Adds what a ring brought, after what of it could not be written before.
+    pub fn append(&mut self, part: Part, of: Of) {
+        self.say_dropped(of);
+        self.records(part, of);
+    }
+
+    /// Writes a part, or counts it.
+    fn records(&mut self, mut part: Part, of: Of) {
+        let (at, ring) = (self.blocks.length(), number(of.origin));
+        let (waits, waited_ns) = part.waits;
+        let has = Kept {
+            records: u64::from(part.records).saturating_sub(waits),
+            lost: part.lost,
+            waits,
+            waited_ns,
+            ..Kept::default()
+        };
+        if let Err(error) = self.blocks.add(Kind::Records, part.describe(of)) {
+            self.unsaid.note(ring, part.base_ns, has.missing());
+            self.dropped = self.dropped.saturating_add(has.records);
+            // They are in it as losses once that is said.
+            self.kept.lost = self.kept.lost.saturating_add(has.missing());
+            self.failed(error);
+            return;
+        }
+        self.kept.add(&has);
+        // A loss alone leaves no room for another one: it gives its place with the records before it.
+        let tail = self.tail.take().filter(|_| has.records == 0);
+        let tail = self.tail.insert(tail.unwrap_or_else(|| Tail::at(at)));
+        tail.add(ring, part.base_ns, &has);
+    }
+
+    /// Says what of this ring could not be written, which was before what comes now.
+    fn say_dropped(&mut self, of: Of) {
+        let Some((time_ns, count)) = self.unsaid.take(number(of.origin)) else {
+            return;
+        };
+        let mut coder = Coder::new(1);
+        let kind = RecordKind::Lost(count);
+        coder.record(&Record { time_ns, kind });
+        // It is counted already, and again if it cannot be written.
+        self.kept.lost = self.kept.lost.saturating_sub(count);
+        let of = Of {
+            looked_ns: None,
+            ..of
+        };
+        let parts = coder.take().parts.into_iter();
+        parts.for_each(|part| self.records(part, of));
+    }
+
+    /// Says what was dropped and not said: on a disk that is full still, in place of the last records.
+    pub fn say_all_dropped(&mut self) {
+        if self.unsaid.is_empty() {
+            return;
+        }
+        self.say_each_dropped();
+        if !self.unsaid.is_empty() {
+            let described = self.give_place();
+            self.say_each_dropped();
+            for (kind, block) in described {
+                self.add(kind, block);
+            }
+        }
+        self.block(Kind::Round, Vec::new());
+    }
+
+    fn say_each_dropped(&mut self) {
+        for ((kind, vcpu), until_ns) in self.unsaid.rings() {
+            let Ok(origin) = origin(kind, vcpu) else {
+                continue;
+            };
+            self.say_dropped(Of {
+                origin,
+                looked_ns: None,
+                until_ns,
+            });
+        }
+    }
+
+    /// Cuts the last records off, and returns what is to be written again of what came after them.
+    fn give_place(&mut self) -> Vec<(Kind, Vec<u8>)> {
+        let Some(tail) = self.tail.take() else {
+            return Vec::new();
+        };
+        if self.blocks.cut(tail.at).is_err() {
+            return Vec::new();
+        }
+        self.kept.cut(&tail.has);
+        self.dropped = self.dropped.saturating_add(tail.has.records);
+        self.unsaid.note_all(tail.missing);
+        tail.described
+    }
+
+    /// Whether it was written.
+    pub fn block(&mut self, kind: Kind, contents: Vec<u8>) -> bool {
+        let mut block = vec![0; FRAME];
+        block.extend(contents);
+        self.add(kind, block)
+    }
+
+    /// The same of one that has room for what stands before its contents.
+    fn add(&mut self, kind: Kind, mut block: Vec<u8>) -> bool {
+        let added = self.blocks.add(kind, &mut block);
+        let is_written = added.is_ok();
+        if let Err(error) = added {
+            self.failed(error);
+        } else if let Some(tail) = &mut self.tail {
+            tail.describe(kind, block);
+        }
+        is_written
+    }
+
+    /// Something could not be written: the first error stays.
+    pub fn failed(&mut self, error: io::Error) {
+        let error = ExportError::io("write", &self.path)(error);
+        let first = self.error.take().unwrap_or(error);
+        self.error = Some(first.with_dropped(self.dropped));
+    }
+
+    /// Why not everything was written so far.
+    pub const fn error(&self) -> Option<&ExportError> {
+        self.error.as_ref()
+    }
+
+    /// The same, for who says so.
+    pub fn take_error(&mut self) -> Option<ExportError> {
+        let error = self.error.take()?;
+        Some(error.with_dropped(self.dropped))
+    }
+
+    /// What there is.
+    pub const fn kept(&self) -> Kept {
+        Kept {
+            bytes: self.blocks.length(),
+            ..self.kept
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! A disk that is full for a while, or from one write on: each record is in the file or is lost, and what describes the trace is
+//! there.
+
+use std::io::{self, Write};
+
+use super::super::accounted::Accounted;
+use super::super::blocks::{BlockFile, Blocks, Cut, Kind};
+use super::super::looks;
+use super::super::part::{self, Of, Part};
+use super::super::unsaid::Ring;
+use super::*;
+use crate::export::budget::Budget;
+
+/// A disk with room for so many bytes.
+#[derive(Debug, Default)]
+struct Disk {
+    bytes: Vec<u8>,
+    room: usize,
+}
+
+impl Write for Disk {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let left = self.room.saturating_sub(self.bytes.len());
+        if left == 0 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let (taken, _) = bytes.split_at(left.min(bytes.len()));
+        self.bytes.extend_from_slice(taken);
+        Ok(taken.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Cut for Disk {
+    fn cut(&mut self, length: u64) -> io::Result<()> {
+        self.bytes.truncate(usize::try_from(length).unwrap());
+        Ok(())
+    }
+}
+
+/// A trace on such a disk.
+struct Full {
+    file: Accounted<Disk>,
+    time_ns: u64,
+    /// Records of each ring that there were.
+    made: BTreeMap<Ring, u64>,
+}
+
+impl Full {
+    fn new(room: usize) -> Self {
+        let disk = Disk {
+            room: usize::MAX,
+            ..Disk::default()
+        };
+        let file = BlockFile::begin(disk).unwrap();
+        let mut full = Self {
+            file: Accounted::of(file, "records.exo".into()),
+            time_ns: 0,
+            made: BTreeMap::new(),
+        };
+        full.leave(room);
+        full
+    }
+
+    /// There is room for so many more bytes from now on.
+    fn leave(&mut self, room: usize) {
+        let disk = self.file.blocks.file();
+        disk.room = disk.bytes.len().saturating_add(room);
+    }
+
+    /// So many calls of a vCPU, of which the ring has lost some already.
+    fn calls(&mut self, vcpu: u16, calls: u64, lost: u64) {
+        let mut coder = Coder::new(1);
+        if lost > 0 {
+            coder.lost(self.time_ns, lost);
+        }
+        for _ in 0..calls {
+            self.time_ns += 10;
+            let kind = RecordKind::Entry(FunctionId(0));
+            let time_ns = self.time_ns;
+            coder.record(&Record { time_ns, kind });
+        }
+        self.bring(Origin::Calls(vcpu), coder);
+        *self.made.entry((1, vcpu)).or_default() += calls + lost;
+    }
+
+    fn bring(&mut self, origin: Origin, mut coder: Coder) {
+        let until_ns = self.time_ns;
+        let of = Of {
+            origin,
+            looked_ns: Some(until_ns),
+            until_ns,
+        };
+        let parts: Vec<Part> = coder.take().parts;
+        parts
+            .into_iter()
+            .for_each(|part| self.file.append(part, of));
+    }
+
+    fn describe(&mut self, kind: Kind, what: &str) {
+        self.file.block(kind, what.into());
+    }
+
+    /// What is in the file at its end.
+    fn read(&mut self) -> Read {
+        let bytes = &self.file.blocks.file().bytes;
+        let mut blocks = Blocks::of(&**bytes, bytes.len() as u64, Path::new("")).unwrap();
+        let mut read = Read::default();
+        while let Ok(block) = blocks.next().unwrap() {
+            match block.kind {
+                Kind::Records => {
+                    let mut records: Vec<Record> = Vec::new();
+                    let of = part::read(&block.contents, &mut records).unwrap();
+                    let ring = looks::number(of.origin);
+                    for record in records {
+                        match record.kind {
+                            RecordKind::Lost(count) => *read.lost.entry(ring).or_default() += count,
+                            _ => *read.records.entry(ring).or_default() += 1,
+                        }
+                    }
+                }
+                Kind::Looks | Kind::Round => {}
+                kind => read
+                    .described
+                    .push((kind, String::from_utf8(block.contents).unwrap())),
+            }
+        }
+        read
+    }
+}
+
+/// What a file says, by ring.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Read {
+    records: BTreeMap<Ring, u64>,
+    lost: BTreeMap<Ring, u64>,
+    described: Vec<(Kind, String)>,
+}
+
+impl Read {
+    fn sum(of: &BTreeMap<Ring, u64>) -> u64 {
+        of.values().sum()
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Happens {
+    Calls { vcpu: u16, calls: u64, lost: u64 },
+    Described(Kind),
+    Room(usize),
+}
+
+fn happens() -> impl Strategy<Value = Happens> {
+    let kinds = [
+        Kind::Functions,
+        Kind::Metadata,
+        Kind::Points,
+        Kind::Probes,
+        Kind::Values,
+        Kind::Threads,
+    ];
+    prop_oneof![
+        3 => (0..3u16, 1..90u64, 0..3u64)
+            .prop_map(|(vcpu, calls, lost)| Happens::Calls { vcpu, calls, lost }),
+        1 => prop::sample::select(kinds.to_vec()).prop_map(Happens::Described),
+        1 => prop_oneof![0..40usize, 0..400usize, Just(100_000)].prop_map(Happens::Room),
+    ]
+}
+
+proptest! {
+    /// Also where it can be said of one ring what is lost and not of the next.
+    #[test]
+    fn each_record_is_there_or_lost_and_the_newest_descriptions_stay(
+        happened in prop::collection::vec(happens(), 0..40),
+        at_the_end in prop_oneof![0..200usize, Just(100_000)],
+    ) {
+        let mut full = Full::new(100_000);
+        let mut described: Vec<(Kind, String)> = Vec::new();
+        for (number, happens) in happened.into_iter().enumerate() {
+            match happens {
+                Happens::Calls { vcpu, calls, lost } => full.calls(vcpu, calls, lost),
+                Happens::Room(room) => full.leave(room),
+                Happens::Described(kind) => {
+                    let what = number.to_string();
+                    if full.file.block(kind, what.clone().into_bytes()) {
+                        described.push((kind, what));
+                    }
+                }
+            }
+        }
+        full.leave(at_the_end);
+        let before = full.read();
+        full.file.say_all_dropped();
+        let (read, kept) = (full.read(), full.file.kept());
+        let [records, lost] = [&read.records, &read.lost].map(Read::sum);
+        let made = Read::sum(&full.made);
+        prop_assert_eq!((kept.records, kept.records + kept.lost), (records, made));
+        if lost == kept.lost {
+            for (ring, made) in &full.made {
+                let [records, lost] = [&read.records, &read.lost].map(|of| of.get(ring).unwrap_or(&0));
+                prop_assert_eq!(records + lost, *made, "{:?}", ring);
+            }
+        }
+        if at_the_end == 100_000 {
+            prop_assert_eq!(lost, kept.lost, "there is room to say all");
+            prop_assert_eq!(&before.records, &read.records, "nothing is cut");
+            prop_assert_eq!(read.described, described);
+        }
+    }
+}
+
+/// A disk that stays full has the room that its last records give.
+#[test]
+fn what_describes_the_trace_is_written_again_where_records_give_their_place() {
+    use Kind::{Functions, Metadata, Points, Probes, Threads, Values};
+    let mut full = Full::new(100_000);
+    full.describe(Metadata, "first");
+    full.calls(0, 5, 0);
+    full.calls(1, 60, 2);
+    let kinds = [Functions, Points, Metadata, Probes, Threads, Values];
+    for what in ["old", "new"] {
+        kinds.iter().for_each(|kind| full.describe(*kind, what));
+    }
+    full.leave(0);
+    full.calls(0, 7, 1);
+    full.calls(1, 9, 0);
+    full.file.say_all_dropped();
+    let read = full.read();
+    assert_eq!(read.records, BTreeMap::from([((1, 0), 5)]));
+    assert_eq!(read.lost, BTreeMap::from([((1, 0), 8), ((1, 1), 71)]));
+    let expected = [
+        (Metadata, "first"),
+        (Functions, "old"),
+        (Threads, "old"),
+        (Functions, "new"),
+        (Points, "new"),
+        (Metadata, "new"),
+        (Probes, "new"),
+        (Threads, "new"),
+        (Values, "new"),
+    ];
+    let expected = expected.map(|(kind, what)| (kind, what.to_owned()));
+    assert_eq!(read.described, expected);
+    let kept = full.file.kept();
+    assert_eq!((kept.records, kept.lost), (5, 79));
+    let error = full.file.take_error().unwrap().to_string();
+    assert!(error.contains("76 events are missing"), "{error}");
+}
+
+/// A loss that is said has no room for another one.
+#[test]
+fn a_loss_gives_its_place_with_the_records_before_it() {
+    let mut full = Full::new(100_000);
+    full.calls(0, 64, 0);
+    full.calls(1, 60, 0);
+    full.leave(0);
+    (0..3).for_each(|vcpu| full.calls(vcpu, 10, 0));
+    // Room to say what is lost of one ring.
+    full.leave(60);
+    full.calls(0, 10, 0);
+    full.file.say_all_dropped();
+    let read = full.read();
+    assert_eq!(Read::sum(&read.records) + Read::sum(&read.lost), 164);
+    assert_eq!(read.records, BTreeMap::from([((1, 0), 64)]));
+    assert_eq!(full.file.kept().lost, 100);
+}
+
+/// The budget of a trace is not that of its end.
+#[test]
+fn a_trace_that_has_spent_its_budget_keeps_its_last_records_and_how_it_was_described() {
+    let folder = tempfile::tempdir().unwrap();
+    let [store, to] = ["store", "to"].map(|name| folder.path().join(name));
+    let session = small();
+    let mut writer = session.writer(&store);
+    let bring = |writer: &mut CompactWriter, vcpu, from_ns| {
+        let mut coder = Coder::new(STACK);
+        let records = calls(&[(8, 1), (8, 2), (8, 3)], vcpu, true, from_ns);
+        records.iter().for_each(|record| coder.record(record));
+        writer.append(Origin::Calls(vcpu), coder.take(), from_ns + 10_000, None);
+        writer.end_round();
+    };
+    bring(&mut writer, 0, 1000);
+    writer.set_budget(&Budget::of(1));
+    bring(&mut writer, 1, 20_000);
+    let metadata = Metadata {
+        image: "described at its end".into(),
+        ..session.metadata()
+    };
+    writer.learn(&News::Metadata(metadata.into()));
+    writer.finish(&[]).unwrap_err();
+    let replayed = convert(&store, &to, false, &Watch::default()).unwrap();
+    assert_eq!((replayed.tally.calls, replayed.tally.lost), (3, 3));
+    let side = fs::read_to_string(to.join("exotrace.json")).unwrap();
+    assert!(side.contains("described at its end"), "{side}");
+}
