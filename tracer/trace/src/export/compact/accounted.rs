@@ -15,6 +15,8 @@ use super::unsaid::Unsaid;
 use crate::event::{Record, RecordKind};
 use crate::export::uftrace::ExportError;
 use crate::form::Form;
+use crate::host::HostStep;
+use crate::stream::Origin;
 
 /// Blocks, and what is known of those that are missing.
 #[derive(Debug)]
@@ -54,14 +56,7 @@ impl<F: Write + Cut> Accounted<F> {
     /// Writes a part, or counts it.
     fn records(&mut self, mut part: Part, of: Of) {
         let (at, ring) = (self.blocks.length(), number(of.origin));
-        let (waits, waited_ns) = part.waits;
-        let has = Kept {
-            records: u64::from(part.records).saturating_sub(waits),
-            lost: part.lost,
-            waits,
-            waited_ns,
-            ..Kept::default()
-        };
+        let has = counted(&part, of.origin);
         if let Err(error) = self.blocks.add(Kind::Records, part.describe(of)) {
             self.unsaid.note(ring, part.base_ns, has.missing());
             self.dropped = self.dropped.saturating_add(has.records);
@@ -83,7 +78,7 @@ impl<F: Write + Cut> Accounted<F> {
             return;
         };
         let mut coder = Coder::new(1);
-        let kind = RecordKind::Lost(count);
+        let kind = loss(of.origin, count);
         coder.record(&Record { time_ns, kind });
         // It is counted already, and again if it cannot be written.
         self.kept.lost = self.kept.lost.saturating_sub(count);
@@ -181,5 +176,34 @@ impl<F: Write + Cut> Accounted<F> {
             bytes: self.blocks.length(),
             ..self.kept
         }
+    }
+}
+
+/// What is counted of a part. What the clock page tells is no record of the guest: none of it can be missing.
+fn counted(part: &Part, origin: Origin) -> Kept {
+    let (waits, waited_ns) = part.waits;
+    let records = match origin {
+        Origin::Clock => 0,
+        Origin::Calls(_) | Origin::Points(_) | Origin::Host(_) => {
+            u64::from(part.records).saturating_sub(waits)
+        }
+    };
+    Kept {
+        records,
+        lost: part.lost,
+        waits,
+        waited_ns,
+        ..Kept::default()
+    }
+}
+
+/// What says that so many are missing. Of the host these are no calls.
+fn loss(origin: Origin, count: u64) -> RecordKind {
+    match origin {
+        Origin::Host(_) => {
+            let count = u32::try_from(count).unwrap_or(u32::MAX);
+            RecordKind::Host(Box::new(HostStep::Lost(count)))
+        }
+        Origin::Calls(_) | Origin::Points(_) | Origin::Clock => RecordKind::Lost(count),
     }
 }

@@ -21,6 +21,7 @@ use super::part::Part;
 use super::rows::{self, CALLED, CALLS, GRAPH, GROUP};
 use crate::event::{Record, RecordKind, SlotStep};
 use crate::form::Form;
+use crate::host::HostStep;
 
 /// A part is closed when it has so many bytes: parts are what can be lost of a file that is cut.
 const PART: usize = 256 << 10;
@@ -107,9 +108,9 @@ impl Coder {
         let before_ns = self.open(record.time_ns);
         let Some(part) = &mut self.part else { return };
         rows::encode(record, before_ns, &mut part.bytes);
-        match record.kind {
-            RecordKind::Lost(count) => part.lost = part.lost.saturating_add(count),
-            _ => part.records += 1,
+        match missing(&record.kind) {
+            Some(count) => part.lost = part.lost.saturating_add(count),
+            None => part.records += 1,
         }
         if let RecordKind::Wait { length_ns, .. } = record.kind {
             let (count, ns) = &mut part.waits;
@@ -229,6 +230,18 @@ impl Form for Coder {
     fn other(&mut self, record: &Record) {
         self.say_lost();
         self.row(record);
+    }
+}
+
+/// How many are missing, if that is what a record says.
+fn missing(kind: &RecordKind) -> Option<u64> {
+    match kind {
+        RecordKind::Lost(count) => Some(*count),
+        RecordKind::Host(step) => match **step {
+            HostStep::Lost(count) => Some(count.into()),
+            HostStep::Entry(_) | HostStep::Exit(..) => None,
+        },
+        _ => None,
     }
 }
 

@@ -10,8 +10,11 @@ pub(super) type Ring = (u8, u16);
 pub(super) struct Unsaid(BTreeMap<Ring, (u64, u64)>);
 
 impl Unsaid {
-    /// So many more of a ring, since then.
+    /// So many more of a ring, since then. A loss of nothing is none: calls around it would not be certain any more.
     pub fn note(&mut self, ring: Ring, since_ns: u64, count: u64) {
+        if count == 0 {
+            return;
+        }
         let (since, before) = self.0.entry(ring).or_insert((since_ns, 0));
         (*since, *before) = (since_ns.min(*since), before.saturating_add(count));
     }

@@ -87,6 +87,30 @@ impl Full {
         *self.made.entry((1, vcpu)).or_default() += calls + lost;
     }
 
+    /// So many steps of the host with a vCPU, and of the clock page a stall and a wait.
+    fn host(&mut self, vcpu: u16, steps: u64, lost: u32) {
+        let mut coder = Coder::new(1);
+        let time_ns = self.time_ns;
+        let mut step = |step| {
+            let kind = RecordKind::Host(Box::new(step));
+            coder.record(&Record { time_ns, kind });
+        };
+        if lost > 0 {
+            step(HostStep::Lost(lost));
+        }
+        (0..steps).for_each(|_| step(HostStep::Entry(HostThread::default())));
+        self.bring(Origin::Host(vcpu), coder);
+        *self.made.entry((4, vcpu)).or_default() += steps + u64::from(lost);
+        for kind in [
+            RecordKind::Stall(1),
+            RecordKind::Wait { vcpu, length_ns: 1 },
+        ] {
+            let mut coder = Coder::new(1);
+            coder.record(&Record { time_ns, kind });
+            self.bring(Origin::Clock, coder);
+        }
+    }
+
     fn bring(&mut self, origin: Origin, mut coder: Coder) {
         let until_ns = self.time_ns;
         let of = Of {
@@ -116,10 +140,23 @@ impl Full {
                     let of = part::read(&block.contents, &mut records).unwrap();
                     let ring = looks::number(of.origin);
                     for record in records {
-                        match record.kind {
-                            RecordKind::Lost(count) => *read.lost.entry(ring).or_default() += count,
-                            _ => *read.records.entry(ring).or_default() += 1,
-                        }
+                        let lost = match record.kind {
+                            RecordKind::Lost(count) if ring.0 < 3 => Some(count),
+                            RecordKind::Host(step) if ring.0 == 4 => match *step {
+                                HostStep::Lost(count) => Some(count.into()),
+                                _ => None,
+                            },
+                            RecordKind::Stall(_) | RecordKind::Wait { .. } if ring.0 == 3 => {
+                                continue;
+                            }
+                            RecordKind::Entry(_) if ring.0 == 1 => None,
+                            other => panic!("{other:?} in {ring:?}"),
+                        };
+                        let place = match lost {
+                            Some(_) => &mut read.lost,
+                            None => &mut read.records,
+                        };
+                        *place.entry(ring).or_default() += lost.unwrap_or(1);
                     }
                 }
                 Kind::Looks | Kind::Round => {}
@@ -149,6 +186,7 @@ impl Read {
 #[derive(Debug, Clone, Copy)]
 enum Happens {
     Calls { vcpu: u16, calls: u64, lost: u64 },
+    Host { vcpu: u16, steps: u64, lost: u32 },
     Described(Kind),
     Room(usize),
 }
@@ -165,6 +203,8 @@ fn happens() -> impl Strategy<Value = Happens> {
     prop_oneof![
         3 => (0..3u16, 1..90u64, 0..3u64)
             .prop_map(|(vcpu, calls, lost)| Happens::Calls { vcpu, calls, lost }),
+        2 => (0..2u16, 1..30u64, 0..3u32)
+            .prop_map(|(vcpu, steps, lost)| Happens::Host { vcpu, steps, lost }),
         1 => prop::sample::select(kinds.to_vec()).prop_map(Happens::Described),
         1 => prop_oneof![0..40usize, 0..400usize, Just(100_000)].prop_map(Happens::Room),
     ]
@@ -182,6 +222,7 @@ proptest! {
         for (number, happens) in happened.into_iter().enumerate() {
             match happens {
                 Happens::Calls { vcpu, calls, lost } => full.calls(vcpu, calls, lost),
+                Happens::Host { vcpu, steps, lost } => full.host(vcpu, steps, lost),
                 Happens::Room(room) => full.leave(room),
                 Happens::Described(kind) => {
                     let what = number.to_string();
@@ -295,4 +336,63 @@ fn a_trace_that_has_spent_its_budget_keeps_its_last_records_and_how_it_was_descr
     assert_eq!((replayed.tally.calls, replayed.tally.lost), (3, 3));
     let side = fs::read_to_string(to.join("exotrace.json")).unwrap();
     assert!(side.contains("described at its end"), "{side}");
+}
+
+/// Events that the host has told are no calls, and waits are nothing that could be missing: calls around them are certain.
+#[test]
+fn what_the_host_told_and_the_disk_did_not_take_is_lost_as_events() {
+    let folder = tempfile::tempdir().unwrap();
+    let [direct, store, to] = ["direct", "store", "to"].map(|name| folder.path().join(name));
+    let happened = calls(&[(8, 1), (8, 2), (2, 1), (2, 1)], 0, true, 1000);
+    let (before, after) = happened.split_at(2);
+    let brought = |records: &[Record]| Brought {
+        origin: Origin::Calls(0),
+        records: records.to_vec(),
+        until_ns: 10_000,
+        looked_ns: None,
+    };
+    let halves = [before, after].map(|records| Session {
+        rounds: vec![vec![brought(records)]],
+        ..small()
+    });
+    let whole = Session {
+        rounds: vec![vec![brought(before)], vec![brought(after)]],
+        ..small()
+    };
+    whole.directly(&direct);
+    let mut writer = whole.writer(&store);
+    halves[0].write(&mut writer);
+    let unwritable = fs::File::open(store.join(STORE_FILE)).unwrap();
+    let good = std::mem::replace(writer.file(), unwritable);
+    let time_ns = before[1].time_ns + 1;
+    let step = || RecordKind::Host(Box::new(HostStep::Entry(HostThread::default())));
+    let lost = RecordKind::Host(Box::new(HostStep::Lost(5)));
+    let wait = RecordKind::Wait {
+        vcpu: 0,
+        length_ns: 1,
+    };
+    let told = [
+        (Origin::Host(0), vec![step(), step(), lost]),
+        (Origin::Clock, vec![wait]),
+    ];
+    for (origin, kinds) in told {
+        let mut coder = Coder::new(1);
+        let kinds = kinds.into_iter();
+        kinds.for_each(|kind| coder.record(&Record { time_ns, kind }));
+        writer.append(origin, coder.take(), time_ns, None);
+    }
+    *writer.file() = good;
+    halves[1].write(&mut writer);
+    let error = writer.finish(&[]).unwrap_err().to_string();
+    assert!(error.contains("2 events are missing"), "{error}");
+    let replayed = convert(&store, &to, false, &Watch::default()).unwrap();
+    let side: serde_json::Value =
+        serde_json::from_slice(&fs::read(to.join("exotrace.json")).unwrap()).unwrap();
+    assert_eq!(
+        (replayed.tally.lost, &side["events"]["lost"]),
+        (7, &7.into())
+    );
+    for name in ["1000.dat", "1000.side"] {
+        assert_eq!(contents(&to)[name], contents(&direct)[name], "{name}");
+    }
 }
