@@ -200,9 +200,14 @@ impl<S: Storage> Lane<S> {
         self.waiting.records.len()
     }
 
+    /// Whether nothing waits, and nothing is missing of which the file does not say so.
+    pub fn is_said(&self) -> bool {
+        self.waiting.records.is_empty() && self.unsaid == 0
+    }
+
     /// Writes what waits. What cannot be written is dropped and counted.
     pub fn flush(&mut self) -> Result<(), ExportError> {
-        if self.waiting.records.is_empty() && self.unsaid == 0 {
+        if self.is_said() {
             self.settle();
             return Ok(());
         }

@@ -421,7 +421,8 @@ impl ThreadLanes {
             return Ok(());
         };
         let ThreadLane { is_announced, lane } = &mut **lane;
-        if lane.waiting() == 0 || self.is_lent && !*is_announced {
+        // What a thread has lost it says also if it never calls anything again.
+        if lane.is_said() || self.is_lent && !*is_announced {
             return Ok(());
         }
         self.waiting = self.waiting.saturating_sub(lane.waiting());

@@ -10,6 +10,7 @@ use terms::function::FunctionId;
 
 use super::record::{Kind, Record, truncated, word};
 use super::*;
+use crate::export::store::Store;
 
 fn metadata(vcpus: u16) -> Metadata {
     let (image, command_line) = (
@@ -478,6 +479,42 @@ fn a_thread_whose_files_cannot_be_made_is_tried_again() {
     assert_eq!(side.dropped, 1);
 }
 
+/// Whoever kills us then finds it.
+#[test]
+fn a_thread_that_calls_nothing_any_more_says_what_it_has_lost_when_there_is_room_again() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let mut writer =
+        UftraceWriter::create(&directory, text_of(&functions(1)), graph_metadata(), false).unwrap();
+    let entry = |time_ns, thread| call(time_ns, thread, EventKind::Entry(FunctionId(0)));
+    append(&mut writer, [entry(10, 0)]);
+    writer.flush().unwrap();
+    let (data, aside) = (directory.join("1000.dat"), root.path().join("aside"));
+    fs::rename(&data, &aside).unwrap();
+    // This one has no file yet.
+    let in_the_way = directory.join("1001.side");
+    fs::create_dir(&in_the_way).unwrap();
+    append(&mut writer, [entry(20, 0), entry(21, 0), entry(22, 1)]);
+    writer.flush().unwrap_err();
+    writer.flush().unwrap_err();
+    fs::rename(&aside, &data).unwrap();
+    fs::remove_dir(&in_the_way).unwrap();
+    writer.flush().unwrap();
+    let assert_said = || {
+        let of = |name| records(&directory.join(name));
+        let (first, second) = (of("1000.dat"), of("1001.dat"));
+        assert_eq!((first.len(), first[0].1), (2, Kind::Entry));
+        assert_eq!(first[1], (21, Kind::Lost, 2));
+        assert_eq!(second, [(22, Kind::Lost, 1)]);
+        let tasks = fs::read_to_string(directory.join("task.txt")).unwrap();
+        assert!(tasks.contains("pid=1001"), "{tasks}");
+    };
+    assert_said();
+    writer.close().unwrap();
+    assert_said();
+    assert_eq!(writer.dropped(), 3);
+}
+
 /// What the last records of a thread's file become when its files cannot grow any more.
 #[test]
 fn a_thread_whose_files_are_full_says_the_loss_in_place() {
@@ -497,22 +534,19 @@ fn a_thread_whose_files_are_full_says_the_loss_in_place() {
         let mut writer =
             UftraceWriter::create(&directory, text_of(&functions(1)), graph_metadata(), false)
                 .unwrap();
+        // Room for two records, and what is beside them.
+        Store::set_budget(&mut writer, &Budget::of(256 + 2 * (16 + 2)));
         let entry = call(10, 0, EventKind::Entry(FunctionId(0)));
         writer.append(entry.clone()).unwrap();
         writer.append(call(11, 0, last)).unwrap();
         writer.flush().unwrap();
-        let data = directory.join("1000.dat");
-        let aside = root.path().join("aside");
-        fs::rename(&data, &aside).unwrap();
         writer.append(entry.clone()).unwrap();
         writer.append(call(12, 0, EventKind::Lost(3))).unwrap();
         writer.flush().unwrap_err();
-        // Room for nothing more than there was.
         writer.append(entry.clone()).unwrap();
         writer.flush().unwrap_err();
-        fs::rename(&aside, &data).unwrap();
-        writer.close().unwrap();
-        let written = records(&data);
+        writer.close().unwrap_err();
+        let written = records(&directory.join("1000.dat"));
         assert_eq!(written.len(), 2, "{last:?}");
         assert_eq!(written[1], (11, Kind::Lost, said + 1), "{last:?}");
         assert_eq!(writer.dropped(), dropped, "{last:?}");
