@@ -56,7 +56,7 @@ fn written(f: &mut fmt::Formatter<'_>, tally: &Tally) -> fmt::Result {
         write!(f, ", {}", counted(events, "event"))?;
     }
     let all = u128::from(calls) + u128::from(events) + u128::from(lost);
-    missing(f, lost, all)?;
+    missing(f, lost, all, waits)?;
     waited(f, waits, waited_ns)?;
     doubtful(f, anomalies)
 }
@@ -73,16 +73,19 @@ fn recorded(f: &mut fmt::Formatter<'_>, kept: &Kept) -> fmt::Result {
     } = *kept;
     let (records_text, bytes) = (counted(records, "record"), counted(bytes, "byte"));
     write!(f, "{records_text} in {bytes}")?;
-    missing(f, lost, u128::from(records) + u128::from(lost))?;
+    missing(f, lost, u128::from(records) + u128::from(lost), waits)?;
     waited(f, waits, waited_ns)?;
     doubtful(f, doubts)
 }
 
-fn missing(f: &mut fmt::Formatter<'_>, lost: u64, all: u128) -> fmt::Result {
+/// Rings that vCPUs wait at are large enough.
+fn missing(f: &mut fmt::Formatter<'_>, lost: u64, all: u128, waits: u64) -> fmt::Result {
     write!(f, ", {} lost", grouped(lost))?;
     if lost > 0 {
-        let narrower = "raise --ring-size or narrow --filter";
-        write!(f, " ({}): {narrower}", percent(lost, all))?;
+        write!(f, " ({})", percent(lost, all))?;
+    }
+    if lost > 0 && waits == 0 {
+        f.write_str(": raise --ring-size or narrow --filter")?;
     }
     Ok(())
 }

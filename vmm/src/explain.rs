@@ -109,6 +109,8 @@ fn remedied(error: &TracingError) -> Option<String> {
             ": --symbols FILE gives an unstripped kernel that does"
         }
         TracingError::Stop(StopError::Nested { .. }) => " (--nested)",
+        TracingError::TooEarly => ": `run --attach-at start_kernel` begins with it",
+        TracingError::NoBorder { .. } => ": leave --attach-at out",
         TracingError::NoDefaultAttach { .. } => {
             ": say it with --attach-at SYMBOL, or leave --trace out and use `vmm ctl start` when it runs"
         }

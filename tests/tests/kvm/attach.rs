@@ -381,6 +381,11 @@ fn what_is_no_guest_is_refused_in_one_line() {
         let said = vmm_says(&[&["attach", target], &trace[..]].concat());
         assert!(said.refused(100).contains(word), "{said}");
     }
+    // Said before anybody is looked at, or held.
+    let lossless = ["--mode", "lossless", "--output", "never"];
+    let said = vmm_says(&[&["attach", &own], &trace[..], &lossless].concat());
+    let why = "--mode lossless: the vCPUs of another VMM";
+    assert!(said.refused(100).contains(why), "{said}");
 }
 
 /// Somebody else holds all threads of a process by ptrace, until this is dropped.

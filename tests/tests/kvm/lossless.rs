@@ -151,6 +151,47 @@ fn whatever_is_asked_meanwhile_nothing_is_lost() {
     assert_exact(&trace, &printed);
 }
 
+/// A thread that the guest takes the vCPU from while it waits comes back when nobody is waited for any more: it finds room.
+#[test]
+fn threads_that_are_preempted_while_they_wait_lose_nothing_by_a_stop() {
+    for (vcpus, tick) in [(1, 5000), (2, 100)] {
+        let rest = format!("iterations={} threads=16 tick={tick}", scaled(60_000));
+        let guest = gated("threads", &rest).vcpus(vcpus).with(LOSSLESS);
+        let mut running = guest.output().start();
+        open_gate(&mut running);
+        let mut client = running.client();
+        let start = json!({"notrace": ["spin_*"]});
+        let mut stops = 0;
+        // The guest ends meanwhile.
+        while let Some(Ok(_)) = client.ask("stop", Value::Null) {
+            stops += 1;
+            client.ask("start", start.clone());
+        }
+        let (ended, trace) = running.end();
+        let _ = ended.good();
+        assert!(waits(&trace) > 0, "nobody has waited");
+        assert_eq!(trace.lost(), 0, "{vcpus} vCPUs, {stops} stops");
+    }
+}
+
+/// Who has begun to record a call when the guest is shut down, and was preempted, records it.
+#[test]
+fn a_guest_that_is_shut_down_has_every_call_that_was_begun() {
+    for _ in 0..8 {
+        let guest = gated("threads", "iterations=1000000 threads=16 tick=1000").with(LOSSLESS);
+        let mut running = guest.output().start();
+        open_gate(&mut running);
+        let mut client = running.client();
+        client.wait_until("somebody has waited", |status| {
+            session(status, "default")["waits"]["count"].as_u64() > Some(20)
+        });
+        client.call("shutdown", Value::Null);
+        let (ended, trace) = running.end();
+        let _ = ended.good();
+        assert_eq!(trace.lost(), 0);
+    }
+}
+
 #[test]
 fn events_and_probes_of_a_lossless_session_are_all_there() {
     let count = scaled(6_000);

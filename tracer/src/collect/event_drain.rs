@@ -9,6 +9,7 @@ use crate::ring::geometry::Geometry;
 use crate::ring::payload::{NoPayload, read_payload};
 use crate::ring::reader::{Delivered, Mode, Patience, Progress, RingReader, Sink};
 use crate::ring::snapshot::Snapshot;
+use crate::ring::turnstile::Rings;
 use crate::session::SessionEvents;
 use terms::addr::Gpa;
 use terms::event_format::EventId;
@@ -25,6 +26,7 @@ use super::source::Source;
 use crate::clock::RunClock;
 use crate::guest::SharedMemory;
 use crate::target::MemoryError;
+use crate::waits::Room;
 use status::RingStatus;
 
 /// Records that were delivered without a whole payload.
@@ -82,6 +84,25 @@ impl EventDrain {
             is_news: true,
             hits: Vec::new(),
         }
+    }
+
+    /// vCPUs that find one of the rings full wait in this room.
+    pub(super) fn wait_in(&mut self, room: &Room) {
+        for (source, _) in &mut self.readers {
+            source.wait_in(room, Rings::Events);
+        }
+    }
+
+    /// Whether whoever comes next finds room, as of the last look.
+    pub(super) fn has_room(&self) -> bool {
+        let mut readers = self.readers.iter();
+        readers.all(|(source, _)| source.reader.has_room())
+    }
+
+    /// Whether all was read up to the last look, and no writer is still to come.
+    pub(super) fn is_complete(&self) -> bool {
+        let mut readers = self.readers.iter();
+        readers.all(|(source, _)| source.reader.is_complete())
     }
 
     /// Events have come: `formats` has those of before, and more.

@@ -234,27 +234,35 @@ impl SharedDrain {
         }
     }
 
-    /// vCPUs that wait now have what they wait for, and time to write it: what they call was called before the end.
-    /// `read` takes out what is in their rings. A guest that is paused, or comes again and again, is not waited for longer than that.
-    fn let_go(&self, mut read: impl FnMut()) {
+    /// Who records now has room for it, and time to write it, until that is over: what is called now was called before the end.
+    /// A guest that is paused, or comes again and again, is not waited for longer than that.
+    fn let_go(&self, is_over: impl Fn(&Drain) -> bool) {
         for _ in 0..LET_GO_ROUNDS {
-            let drain = lock(&self.drain);
-            let rest = drain.ring_clock().host().rest;
-            let is_empty = |waits: &WaitDrain| waits.room().waiting() == 0;
-            if drain.waits().is_none_or(is_empty) {
+            let mut drain = self.ask();
+            drain.refresh();
+            if is_over(&drain) {
                 return;
             }
+            let rest = drain.ring_clock().host().rest;
             drop(drain);
-            read();
             rest(LET_GO_REST);
         }
     }
 
     /// Nobody is led to the rings any more: who waits has some time, then nobody does.
     pub(crate) fn dismiss(&self) {
-        // Whoever polls may be writing, to a disk that takes its time.
-        self.let_go(|| self.ask().refresh());
+        if lock(&self.drain).waits().is_some() {
+            // Threads that the guest took a vCPU away from while they waited come when nobody waits any more: into rings
+            // with room.
+            self.let_go(|drain| !drain.is_waited_for() && drain.has_room());
+        }
         self.attend(false);
+    }
+
+    /// The guest is about to be stopped for good: nothing is recorded from now on, and what was begun is written.
+    pub(crate) fn quieten(&self) {
+        self.ask().switch(false);
+        self.let_go(|drain| !drain.is_waited_for() && drain.is_complete());
     }
 
     /// vCPUs that find a ring full are waited for, or not.
@@ -271,9 +279,6 @@ impl SharedDrain {
     /// # Errors
     /// The first [`ExportError`] since the trace was begun.
     pub fn finish(&self) -> Result<Option<Written>, ExportError> {
-        self.let_go(|| {
-            self.round();
-        });
         self.round_with(Some(Patience::Over));
         let mut writer = lock(&self.writer);
         let mut drain = self.ask();
@@ -377,6 +382,11 @@ impl Polled {
     /// Nobody is led to the rings any more.
     pub fn dismiss(&self) {
         self.drain.dismiss();
+    }
+
+    /// Nothing is recorded from now on, and what was begun is written.
+    pub fn quieten(&self) {
+        self.drain.quieten();
     }
 
     /// Something leads to the rings again.

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use crate::ring::geometry::{Geometry, Position};
 use crate::ring::reader::{Patience, RingMemory, RingReader, Sink};
 use crate::ring::timeline::Timeline;
+use crate::ring::turnstile::Rings;
+use crate::waits::Room;
 use trace::doubt::{TimeDoubt, TimeDoubts};
 
 use super::looks::{Looks, oldest};
@@ -30,6 +32,13 @@ impl Source {
             geometry,
             looks: Arc::clone(looks),
             trust: Trust::since(&reading),
+        }
+    }
+
+    /// vCPUs that find it full wait in this room.
+    pub fn wait_in(&mut self, room: &Room, rings: Rings) {
+        if let Some(asked) = room.asks(rings, self.reader.ring()) {
+            self.reader.count_asks(asked);
         }
     }
 

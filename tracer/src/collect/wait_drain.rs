@@ -10,6 +10,7 @@ use super::backlog::Batch;
 use crate::clock::RunClock;
 use crate::ring::reader::Progress;
 use crate::ring::turnstile::Rings;
+use crate::ring::wanted::Wanted;
 use crate::waits::Room;
 use status::WaitStatus;
 use status::WaitTime;
@@ -35,8 +36,7 @@ const STANDING_NS: u64 = 20_000_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Standing {
     at: Progress,
-    entered: u64,
-    since: u64,
+    wanted: Wanted,
 }
 
 /// The waiting room of one session, as its reader sees it.
@@ -119,14 +119,12 @@ impl WaitDrain {
             return false;
         };
         let before = place.filter(|before| before.at == at);
-        let standing = before.unwrap_or(Standing {
+        let standing = place.insert(before.unwrap_or(Standing {
             at,
-            entered,
-            since: now,
-        });
-        *place = Some(standing);
+            wanted: Wanted::since(now, entered),
+        }));
         let patience = STANDING_NS / 1_000_000 * u64::from(self.clock.khz());
-        entered > standing.entered + 1 && now.saturating_sub(standing.since) >= patience
+        standing.wanted.is_in_vain(now, entered, patience)
     }
 
     /// It was not the guest that kept rings full until now: the host held them, or lets them be written to anew.
@@ -219,12 +217,14 @@ mod tests {
     #[test]
     fn a_ring_without_news_to_which_vcpus_come_back_is_given_up_after_long() {
         let (mut drain, enter) = drain();
-        for now in [0, STANDING_NS - 1] {
+        let mut is_over = |now| {
             enter();
-            assert!(!drain.has_read(Rings::Calls, 0, at(9, 9), now));
-        }
-        enter();
-        assert!(drain.has_read(Rings::Calls, 0, at(9, 9), LONG));
+            drain.has_read(Rings::Calls, 0, at(9, 9), now)
+        };
+        let looks = (0..).map(|look| look * 100 * MS);
+        let mut over = looks.filter(|now| is_over(*now));
+        assert_eq!(over.next(), Some(STANDING_NS));
+        drop(over);
         assert!(!drain.is_attended());
         assert!(drain.status().given_up.is_some());
         assert!(!drain.has_read(Rings::Calls, 0, at(9, 9), LONG), "no news");
@@ -242,14 +242,17 @@ mod tests {
         assert_eq!(visible.status().not_set_back, None);
     }
 
+    /// Also one that comes back, and waits, when the guest is paused again; and a tracer that is stopped has seen nothing.
     #[test]
     fn who_waits_once_however_long_has_changed_nothing() {
         let (mut drain, enter) = drain();
-        enter();
-        assert!(!drain.has_read(Rings::Calls, 0, at(9, 9), 0));
-        // As when the guest was paused.
-        enter();
-        assert!(!drain.has_read(Rings::Calls, 0, at(9, 9), LONG));
+        for round in 0..10 {
+            enter();
+            for look in 0..100 {
+                let now = round * LONG + look * 100 * MS;
+                assert!(!drain.has_read(Rings::Calls, 0, at(9, 9), now));
+            }
+        }
     }
 
     #[test]
@@ -263,8 +266,11 @@ mod tests {
             if moves {
                 drain.has_moved_limits();
             }
-            enter();
-            assert!(!drain.has_read(Rings::Calls, 0, at(head, delivered), LONG));
+            for look in 0..190 {
+                enter();
+                let now = MS + look * 100 * MS;
+                assert!(!drain.has_read(Rings::Calls, 0, at(head, delivered), now));
+            }
             assert!(drain.is_attended());
         }
     }

@@ -30,3 +30,4 @@ pub mod snapshot;
 mod tests;
 pub mod timeline;
 pub mod turnstile;
+pub(crate) mod wanted;

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use super::geometry::Position;
+use super::wanted::Wanted;
 
 /// Slots that are looked at again, at most; the oldest is given up for a new one.
 const PENDING_MAX: usize = 1024;
@@ -15,8 +16,8 @@ pub(super) struct Pending {
     slots: VecDeque<Position>,
     /// A later lap may take slots before this from their writers.
     released: Position,
-    /// The slot because of which the ring is full, and since when.
-    full_since: Option<(Position, u64)>,
+    /// The slot because of which the ring is full, and for how long it has been wanted since.
+    full: Option<(Position, Wanted)>,
 }
 
 impl Pending {
@@ -25,8 +26,13 @@ impl Pending {
         Self {
             slots: VecDeque::new(),
             released: first,
-            full_since: None,
+            full: None,
         }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
     }
 
     /// Whether one is given up for the next one.
@@ -52,17 +58,17 @@ impl Pending {
         slots.find(|slot| *slot >= self.released)
     }
 
-    /// A slot that has kept the ring full for `ticks` is kept no longer. The ring is full with `room`
-    /// records between a slot and the head.
-    pub fn release(&mut self, head: Position, room: u64, now: u64, ticks: u64) {
+    /// A slot that has kept the ring full for `ticks`, in which writers came back for room (`asked` is how often they have asked
+    /// for it so far), is kept no longer. The ring is full with `room` records between a slot and the head.
+    pub fn release(&mut self, head: Position, room: u64, now: u64, asked: u64, ticks: u64) {
         let full = self.kept().filter(|kept| head.since(*kept) >= room);
-        let before = self.full_since.filter(|(slot, _)| Some(*slot) == full);
-        self.full_since = before.or_else(|| full.map(|slot| (slot, now)));
-        if let Some((slot, since)) = self.full_since
-            && now.saturating_sub(since) >= ticks
+        let before = self.full.filter(|(slot, _)| Some(*slot) == full);
+        self.full = before.or_else(|| full.map(|slot| (slot, Wanted::since(now, asked))));
+        if let Some((slot, wanted)) = &mut self.full
+            && wanted.is_in_vain(now, asked, ticks)
         {
             self.released = slot.after(1);
-            self.full_since = None;
+            self.full = None;
         }
     }
 }
@@ -80,32 +86,44 @@ mod tests {
         pending
     }
 
-    /// A ring with room for 100 records, at a time.
+    /// A ring with room for 100 records, at a time; a writer asks for some each time.
     fn at(pending: &mut Pending, head: u64, now: u64) -> Option<u64> {
-        pending.release(Position(head), 100, now, 50);
+        pending.release(Position(head), 100, now, now, 50);
         pending.kept().map(|slot| slot.0)
+    }
+
+    /// The first time from `begin` on at which what is kept is this.
+    fn when(pending: &mut Pending, head: u64, begin: u64, kept: Option<u64>) -> u64 {
+        let mut times = begin..begin + 1000;
+        times.find(|now| at(pending, head, *now) == kept).unwrap()
     }
 
     #[test]
     fn a_slot_is_kept_until_it_has_kept_the_ring_full_for_so_long() {
         let mut pending = pending();
         assert_eq!(at(&mut pending, 109, 900), Some(10), "not full yet");
-        assert_eq!(at(&mut pending, 110, 1000), Some(10));
-        assert_eq!(at(&mut pending, 110, 1049), Some(10));
-        assert_eq!(at(&mut pending, 110, 1050), Some(20));
-        assert_eq!(at(&mut pending, 120, 1060), Some(20));
-        assert_eq!(at(&mut pending, 120, 1110), None);
+        assert_eq!(when(&mut pending, 110, 1000, Some(20)), 1050);
+        assert_eq!(when(&mut pending, 120, 1060, None), 1110);
+    }
+
+    /// A guest that is paused for as long as you like has its slots when it goes on.
+    #[test]
+    fn a_slot_is_kept_while_nobody_asks_for_room() {
+        let mut pending = pending();
+        for now in (1000..100_000).step_by(10) {
+            pending.release(Position(110), 100, now, 7, 50);
+        }
+        assert_eq!(pending.kept(), Some(Position(10)));
+        assert_eq!(when(&mut pending, 110, 100_000, Some(20)), 100_047);
     }
 
     #[test]
     fn patience_with_a_slot_begins_when_that_slot_keeps_the_ring_full() {
         let mut pending = pending();
-        assert_eq!(at(&mut pending, 110, 1000), Some(10));
+        assert_eq!(when(&mut pending, 110, 1000, Some(10)), 1000);
         // It was written, and the next one is in the way.
         let _written = pending.take().pop_front();
         pending.push(Position(20));
-        assert_eq!(at(&mut pending, 120, 1040), Some(20));
-        assert_eq!(at(&mut pending, 120, 1051), Some(20));
-        assert_eq!(at(&mut pending, 120, 1090), None);
+        assert_eq!(when(&mut pending, 120, 1040, None), 1090);
     }
 }

@@ -8,12 +8,16 @@
 //! waits for such a slot for a while ([`Patience`]), then goes past it and looks again at every
 //! poll until the ring has come round to it; a slot that was never written counts as *abandoned*, one
 //! that a later lap has filled as *overwritten*. With [`Mode::Discard`] the ring does not come round to it:
-//! it counts as full until the slot is written, or has kept it full for longer than patience allows.
+//! it counts as full until the slot is written, or has kept it full for longer than patience allows while others asked for room.
 //! So at the end each position between the first and the head has been delivered or is in exactly
 //! one of the counts of [`Losses`].
 //!
 //! With [`Mode::Lossless`] who finds the ring full waits, and a slot may keep it full for much longer before it is
 //! given up.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use terms::function::FunctionId;
 
@@ -230,6 +234,8 @@ pub struct RingReader {
     losses: Losses,
     doubts: TimeDoubts,
     on: bool,
+    /// How often vCPUs have come to wait for room, where they do.
+    asked: Option<Arc<AtomicU64>>,
 }
 
 /// What one round goes by.
@@ -285,6 +291,7 @@ impl RingReader {
             losses: Losses::default(),
             doubts: TimeDoubts::default(),
             on: false,
+            asked: None,
         }
     }
 
@@ -310,6 +317,17 @@ impl RingReader {
         self.tail = first;
         self.head = first;
         self
+    }
+
+    /// vCPUs that find the ring full wait, and are counted there.
+    pub fn count_asks(&mut self, asked: Arc<AtomicU64>) {
+        self.asked = Some(asked);
+    }
+
+    /// How often writers have asked for room in a full ring: those that count themselves as lost, and those that wait.
+    fn asked(&self) -> u64 {
+        let waited = self.asked.as_ref().map_or(0, |asked| asked.load(Relaxed));
+        waited.wrapping_add(self.lost_word)
     }
 
     /// Sets the cell of a ring whose slots from the first position on hold zeros or records of
@@ -433,7 +451,8 @@ impl RingReader {
         self.collect_discarded(memory, now, sink);
         if let Patience::Ticks(ticks) = patience {
             let ticks = ticks.saturating_mul(self.mode.patience());
-            self.pending.release(self.head, self.room(), now, ticks);
+            self.pending
+                .release(self.head, self.room(), now, self.asked(), ticks);
         }
         self.follow(memory);
         false
@@ -680,6 +699,13 @@ impl RingReader {
         self.doubts.add(doubt, records);
     }
 
+    /// Whether whoever comes next finds room, as of the last look.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        let free = self.pending.kept().unwrap_or(self.tail);
+        self.mode == Mode::Overwrite || self.head.since(free) < self.room()
+    }
+
     /// Whether everything up to the last look was delivered, or passed over: nothing is waited for.
     #[must_use]
     pub fn is_drained(&self) -> bool {
@@ -690,6 +716,12 @@ impl RingReader {
     #[must_use]
     pub fn is_drained_to(&self, head: Position) -> bool {
         self.tail >= head
+    }
+
+    /// Whether everything up to the last look was delivered, and no writer is still to come.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.is_drained() && self.pending.is_empty()
     }
 
     /// Records delivered so far.

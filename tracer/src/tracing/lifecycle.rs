@@ -67,6 +67,7 @@ impl Tracing {
             on.keep_time(guest)?;
         }
         self.probes.forget_of(on, &session.name);
+        on.phases.forget(&session.name);
         let deleted = Deleted {
             session: session.name,
             stopped,

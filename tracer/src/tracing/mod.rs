@@ -303,7 +303,10 @@ impl Tracing {
         guest: &impl Guest,
         scratch: Option<&Scratch>,
     ) -> Result<Finished, TracingError> {
-        // A stub that is running now will not be waited for: the guest has no more to say.
+        if !guest.is_held() {
+            self.attachment.sessions.quieten();
+        }
+        // A stub that is running still is not waited for: the guest has no more to say.
         let pauses = guest.pauses();
         let mut stopped = guest.stop();
         if let Err(error) = &stopped {

@@ -10,7 +10,7 @@ use image::Image;
 use terms::event_format::EventId;
 
 use super::TracingError;
-use super::session::TraceSession;
+use super::session::{Live, TraceSession};
 use status::SessionStatus;
 
 /// The sessions that there are.
@@ -175,6 +175,13 @@ impl TraceSessions {
     pub fn stop_recording(&mut self) {
         for session in &mut self.list {
             session.switch(false);
+        }
+    }
+
+    /// The guest is about to be stopped for good: nothing is recorded from now on, and what was begun is written.
+    pub fn quieten(&self) {
+        for session in self.iter() {
+            session.live.iter().for_each(Live::quieten);
         }
     }
 

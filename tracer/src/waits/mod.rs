@@ -93,7 +93,7 @@ pub(crate) struct Room {
     /// How often the reader has been at each ring: those of calls, then those of events.
     rounds: Vec<AtomicU64>,
     /// How often a vCPU has begun to wait for each.
-    entered: Vec<AtomicU64>,
+    entered: Vec<Arc<AtomicU64>>,
     /// How often the reader has found news in each.
     news: Vec<AtomicU64>,
     /// The same, when a vCPU began to wait there last.
@@ -125,7 +125,7 @@ impl Room {
             rings,
             hides,
             rounds: (0..2 * rings).map(|_| AtomicU64::new(0)).collect(),
-            entered: (0..2 * rings).map(|_| AtomicU64::new(0)).collect(),
+            entered: (0..2 * rings).map(|_| Arc::default()).collect(),
             news: (0..2 * rings).map(|_| AtomicU64::new(0)).collect(),
             known: (0..2 * rings).map(|_| AtomicU64::new(u64::MAX)).collect(),
             waiting: AtomicUsize::new(0),
@@ -148,6 +148,11 @@ impl Room {
     pub fn entered(&self, rings: Rings, ring: u16) -> u64 {
         let entered = self.entered.get(self.place(rings, ring));
         entered.map_or(0, |entered| entered.load(SeqCst))
+    }
+
+    /// The same, for who reads that ring.
+    pub fn asks(&self, rings: Rings, ring: u16) -> Option<Arc<AtomicU64>> {
+        self.entered.get(self.place(rings, ring)).map(Arc::clone)
     }
 
     fn rounds(&self, place: usize) -> u64 {

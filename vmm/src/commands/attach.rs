@@ -31,9 +31,11 @@ use crate::triggers::{Starters, Triggers};
 use crate::verbs::attach::AttachOptions;
 use crate::watchdog::Watchdog;
 use terms::quantity::counted;
+use tracer::Mode;
 use tracer::guest::Guest;
+use tracer::tracing::lossless::NotLossless;
 use tracer::tracing::options::PatchMethod;
-use tracer::tracing::{Kernel, Tracing};
+use tracer::tracing::{Kernel, Tracing, TracingError};
 
 /// Traces the guest.
 ///
@@ -100,6 +102,10 @@ fn check(options: &AttachOptions) -> Result<(), Failure> {
     }
     options.traced.check_method()?;
     options.traced.session.check_dumps()?;
+    // Before the guest is held for what cannot be.
+    if options.traced.session.mode == Mode::Lossless {
+        return Err(TracingError::from(NotLossless::Foreign).into());
+    }
     if options.traced.method() == PatchMethod::Live {
         let message = "--patch-method live: not with `vmm attach`: its breakpoints would be exits to the guest's VMM, which does not serve them; \
                        use --patch-method quiesce";

@@ -182,6 +182,12 @@ impl Drain {
 
     /// vCPUs that find a ring full wait in `room`, as long as somebody reads it.
     pub(crate) fn wait_in(&mut self, room: Arc<Room>, on_full: OnFull) {
+        for mut calls in self.calls.each() {
+            calls.source.wait_in(&room, Rings::Calls);
+        }
+        if let Some(points) = &mut self.points {
+            points.wait_in(&room);
+        }
         self.waits = Some(WaitDrain::new(
             room,
             on_full,
@@ -194,6 +200,27 @@ impl Drain {
     /// Where vCPUs wait, if they do.
     pub(super) const fn waits(&self) -> Option<&WaitDrain> {
         self.waits.as_ref()
+    }
+
+    /// Whether whoever comes next finds room, as of the last look.
+    pub(super) fn has_room(&self) -> bool {
+        let mut calls = self.calls.each();
+        calls.all(|calls| calls.source.reader.has_room())
+            && self.points.as_ref().is_none_or(EventDrain::has_room)
+    }
+
+    /// Whether all was read up to the last look, and no writer is still to come; as far as anything is read.
+    pub(super) fn is_complete(&self) -> bool {
+        let mut calls = self.calls.each();
+        !self.is_written
+            || calls.all(|calls| calls.source.reader.is_complete())
+                && self.points.as_ref().is_none_or(EventDrain::is_complete)
+    }
+
+    /// Whether some vCPU waits for room.
+    pub(super) fn is_waited_for(&self) -> bool {
+        let waits = self.waits.as_ref();
+        waits.is_some_and(|waits| waits.room().waiting() > 0)
     }
 
     /// Changes for whom they wait, if that is what `change` says.
@@ -233,6 +260,9 @@ impl Drain {
     /// Reads the session's event rings, too, from now on.
     pub fn add_events(&mut self, mut points: EventDrain) {
         points.switch(self.is_on, &self.only);
+        if let Some(waits) = &self.waits {
+            points.wait_in(waits.room());
+        }
         self.looks.add(points.looks());
         self.points = Some(points);
         self.set_awaited();

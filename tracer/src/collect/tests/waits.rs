@@ -1,6 +1,10 @@
 //! A session is stopped, or ends, while a vCPU waits for its reader.
 
+use std::cell::Cell;
+
 use super::*;
+use crate::ring::geometry::Position;
+use crate::stub::cell::HEAD;
 use crate::waits::Waits;
 use crate::waits::tests::Woken;
 use terms::addr::Gpa;
@@ -16,6 +20,36 @@ fn waited_for(output: &Path) -> (MockGuest, SessionMemory, Polled, Waits) {
     let room = waits.open(Gpa(0), 0, 1, false);
     polled.lock().wait_in(room, OnFull::Discard);
     (guest, place, polled, waits)
+}
+
+thread_local! {
+    /// How often this thread has rested.
+    static RESTS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// At the end of a run who has begun a record has time to write it: as long as somebody has, and no longer than is bounded.
+#[test]
+fn a_record_that_is_begun_is_waited_for_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = HostClock {
+        rest: |_| RESTS.set(RESTS.get() + 1),
+        ..mock::HOST
+    };
+    let output = folder.path().join("trace");
+    let (guest, place, mut polled) = reader_by(Some(&output), RingClock::Host(host));
+    call(&guest, &place, CALLS);
+    polled.quieten();
+    assert_eq!(RESTS.get(), 0, "all is there");
+    let head = place.cells[0].wrapping_add(u64::from(HEAD.unsigned_abs()));
+    let mut target = guest.target();
+    let next = Position::of_word(target.read_word(head).unwrap(), 0).unwrap();
+    target.write_word(head, next.after(1).word(0)).unwrap();
+    drop(target);
+    polled.quieten();
+    assert_eq!(RESTS.get(), LET_GO_ROUNDS);
+    let written = polled.finish().unwrap().unwrap();
+    assert_eq!(written.tally().calls, CALLS);
+    assert_eq!(written.tally().lost, 1);
 }
 
 /// As one of a guest that is paused.

@@ -45,6 +45,11 @@ impl Phases {
         }
     }
 
+    /// A session is gone: nobody starts it again, nor one that has its name later.
+    pub fn forget(&mut self, session: &str) {
+        self.resting.retain(|(name, _)| name != session);
+    }
+
     /// Whether the guest's text may be changed now.
     ///
     /// # Errors

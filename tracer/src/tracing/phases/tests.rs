@@ -230,6 +230,30 @@ fn vcpus_that_cannot_be_told_apart_share_the_ring_of_the_first() {
     }
 }
 
+/// While a kernel rewrites its sites nobody is traced, so a session can be deleted; one of its name is another one.
+#[test]
+fn a_session_that_is_deleted_while_it_rests_is_not_started_again() {
+    for is_made_again in [false, true] {
+        let (mut tracing, guest) = untraced();
+        tracing.reached(&guest).unwrap();
+        enters(&guest, CLEARS, at(5));
+        tracing.reached(&guest).unwrap();
+        clears_tables(&guest);
+        tracing.reached(&guest).unwrap();
+        enters(&guest, NOPS, at(6));
+        tracing.reached(&guest).unwrap();
+        tracing.delete(&guest, DEFAULT_SESSION).unwrap();
+        if is_made_again {
+            let options = SessionOptions::default();
+            let tracer = Tracer::Function;
+            tracing.create(DEFAULT_SESSION, tracer, options).unwrap();
+        }
+        prepares_nops(&guest, BASES);
+        assert_eq!(tracing.reached(&guest).unwrap(), None);
+        assert_eq!(sites(&guest), Some(NOP5), "nobody has asked for it");
+    }
+}
+
 /// Between two borders a session is stopped and started as at any time.
 #[test]
 fn sessions_are_stopped_and_started_between_borders() {

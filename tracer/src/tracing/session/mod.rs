@@ -133,6 +133,14 @@ impl Live {
             (Reader::Counters(_), _) => {}
         }
     }
+
+    /// The guest is about to be stopped for good: nothing is recorded from now on, and what was begun is written.
+    pub fn quieten(&self) {
+        match &self.reader {
+            Reader::Rings(drain) => drain.quieten(),
+            Reader::Counters(_) => {}
+        }
+    }
 }
 
 /// How the host gets at what a session records.

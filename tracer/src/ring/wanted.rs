@@ -1,0 +1,71 @@
+//! For how long room in a full ring has been wanted in vain: only what passes while somebody comes back for it. A guest that is
+//! paused, or whose host sleeps, wants nothing, however long that takes; and who has been away cannot tell what has passed.
+
+/// A look counts for no more than one in so many of the patience: between two of them everything may have stood still.
+const LOOKS: u64 = 16;
+
+/// What is known of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    asked: u64,
+    looked: u64,
+    ticks: u64,
+}
+
+impl Wanted {
+    /// The ring is full since `now`; so often somebody has asked for room in it until then.
+    pub const fn since(now: u64, asked: u64) -> Self {
+        Self {
+            asked,
+            looked: now,
+            ticks: 0,
+        }
+    }
+
+    /// It is full still, and somebody has asked so often. Whether that was in vain for so many ticks.
+    pub fn is_in_vain(&mut self, now: u64, asked: u64, patience: u64) -> bool {
+        if asked != self.asked {
+            let step = now.saturating_sub(self.looked).min(patience / LOOKS);
+            self.ticks = self.ticks.saturating_add(step);
+        }
+        (self.asked, self.looked) = (asked, now);
+        self.ticks >= patience
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: u64 = 1600;
+
+    /// Looks `step` ticks after each other, before each of which somebody has asked or not. After how many it was in vain.
+    fn looks(step: u64, asks: bool) -> Option<u64> {
+        let mut wanted = Wanted::since(1_000_000, 7);
+        (1..1000).find(|look| {
+            let asked = if asks { 7 + look } else { 7 };
+            wanted.is_in_vain(1_000_000 + look * step, asked, PATIENCE)
+        })
+    }
+
+    #[test]
+    fn time_passes_while_somebody_asks_and_in_small_steps() {
+        assert_eq!(looks(10, true), Some(PATIENCE / 10));
+        assert_eq!(looks(10, false), None);
+        assert_eq!(looks(1_000_000, true), Some(LOOKS));
+        assert_eq!(looks(1_000_000, false), None);
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_is_no_time() {
+        let mut wanted = Wanted::since(1000, 0);
+        assert!(!wanted.is_in_vain(0, 1, PATIENCE));
+        assert!(!wanted.is_in_vain(100, 2, PATIENCE));
+        assert_eq!(wanted.ticks, 100);
+    }
+
+    #[test]
+    fn who_has_no_patience_waits_for_nobody() {
+        assert!(Wanted::since(5, 0).is_in_vain(5, 0, 0));
+    }
+}
