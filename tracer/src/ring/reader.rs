@@ -676,10 +676,14 @@ impl RingReader {
             (false, _) => LIMIT_OFF,
             (true, Mode::Overwrite) => LIMIT_NONE,
             (true, Mode::Discard | Mode::Lossless) => {
-                let free = self.pending.kept().unwrap_or(self.tail);
-                free.after(self.room()).word(self.ring)
+                self.oldest().after(self.room()).word(self.ring)
             }
         }
+    }
+
+    /// The oldest slot that no later lap may take.
+    fn oldest(&self) -> Position {
+        self.pending.kept().unwrap_or(self.tail)
     }
 
     /// What is missing so far. Slots passed over that may still be written are not counted yet.
@@ -702,8 +706,7 @@ impl RingReader {
     /// Whether whoever comes next finds room, as of the last look.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        let free = self.pending.kept().unwrap_or(self.tail);
-        self.mode == Mode::Overwrite || self.head.since(free) < self.room()
+        self.mode == Mode::Overwrite || self.head.since(self.oldest()) < self.room()
     }
 
     /// Whether everything up to the last look was delivered, or passed over: nothing is waited for.
