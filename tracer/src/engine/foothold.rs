@@ -100,7 +100,7 @@ fn clock_offset(strategy: &CpuStrategy) -> u64 {
 }
 
 /// Where the words lie that say how often halts still do something: after it.
-pub(super) fn halts_offset(strategy: &CpuStrategy) -> u64 {
+fn halts_offset(strategy: &CpuStrategy) -> u64 {
     clock_offset(strategy) + PAGE_BYTES
 }
 
@@ -253,6 +253,16 @@ impl Foothold {
     #[must_use]
     pub const fn clock_page(&self) -> (Gva, Gpa) {
         self.clock_page
+    }
+
+    /// The words that say how often halts still do something: for stubs and for the host. They stay where they are when the
+    /// cells move, as the clock page does.
+    pub(super) const fn halts_at(&self) -> (Gva, Gpa) {
+        let (page, physical) = self.clock_page;
+        (
+            page.wrapping_add(PAGE_BYTES),
+            physical.wrapping_add(PAGE_BYTES),
+        )
     }
 
     /// The guest has set up what tells its processors apart: where only the first one was known, each gets the cells that

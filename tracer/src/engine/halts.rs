@@ -3,7 +3,7 @@
 
 use terms::addr::{Gpa, Gva};
 
-use super::{AttachError, Foothold};
+use super::{AttachError, Engine, Foothold};
 use crate::paging::PageUse;
 use crate::ring::geometry::{LIMIT_HOLD, LIMIT_OFF};
 use crate::session::{PlacedHalt, SessionConfig, SessionId, WantedHalt};
@@ -26,18 +26,32 @@ impl Foothold {
         id: SessionId,
         config: &SessionConfig,
     ) -> Result<(Vec<PlacedHalt>, Option<Gpa>), AttachError> {
-        let (left, physical) = self.halts_left(id);
-        let mut placed = Vec::new();
+        let (_, physical) = self.halts_left(id);
         for (wanted, offset) in config.halts.iter().take(HALTS_MAX).zip((0..).step_by(8)) {
             let times = wanted.times.min(u64::MAX >> 1).to_le_bytes();
             let written = target.write_window(physical.wrapping_add(offset), &times);
             written.map_err(StoreError::Write)?;
+        }
+        let placed = self.place_routines(target, id, config)?;
+        let physical = (!placed.is_empty()).then_some(physical);
+        Ok((placed, physical))
+    }
+
+    /// The routines, for the cells that the session has now.
+    fn place_routines(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+        id: SessionId,
+        config: &SessionConfig,
+    ) -> Result<Vec<PlacedHalt>, AttachError> {
+        let (left, _) = self.halts_left(id);
+        let mut placed = Vec::new();
+        for (wanted, offset) in config.halts.iter().take(HALTS_MAX).zip((0..).step_by(8)) {
             let halt = self.place_halt(target, id, wanted, left.wrapping_add(offset))?;
             let occasion = wanted.occasion.clone();
             placed.push(PlacedHalt { occasion, halt });
         }
-        let physical = (!placed.is_empty()).then_some(physical);
-        Ok((placed, physical))
+        Ok(placed)
     }
 
     fn place_halt(
@@ -96,12 +110,25 @@ impl Foothold {
 
     /// How often each halt of a session still does something: for stubs and for the host.
     fn halts_left(&self, id: SessionId) -> (Gva, Gpa) {
-        let offset = super::foothold::halts_offset(&self.strategy);
-        let offset = offset + u64::from(id.0) * HALTS_MAX as u64 * WORD;
-        let cells = &self.cells;
-        (
-            cells.at.wrapping_add(offset),
-            cells.physical.wrapping_add(offset),
-        )
+        let offset = u64::from(id.0) * HALTS_MAX as u64 * WORD;
+        let (at, physical) = self.halts_at();
+        (at.wrapping_add(offset), physical.wrapping_add(offset))
+    }
+}
+
+impl Engine {
+    /// The cells are elsewhere: what ends the recording of a session from its next plan on writes the limits there.
+    ///
+    /// # Errors
+    /// An [`AttachError`].
+    pub fn move_halts(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+    ) -> Result<(), AttachError> {
+        let foothold = self.foothold.as_mut().ok_or(AttachError::NotAttached)?;
+        self.sessions.each_mut().try_for_each(|(id, session)| {
+            session.halts = foothold.place_routines(target, id, &session.config)?;
+            Ok(())
+        })
     }
 }

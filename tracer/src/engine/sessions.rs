@@ -306,9 +306,8 @@ impl Sessions {
     pub fn move_cells(&mut self, moved: &CellsMoved) {
         self.retired.clear();
         self.retired_events.clear();
-        for (number, slot) in (0..).zip(&mut self.slots) {
-            let Some(session) = slot else { continue };
-            let (place, cells) = moved.of(number);
+        for (id, session) in self.each_mut() {
+            let (place, cells) = moved.of(id.0);
             if let Some(recorder) = &mut session.recorder {
                 recorder.cell = place;
             }
@@ -319,6 +318,12 @@ impl Sessions {
             }
             session.memory.cells = cells;
         }
+    }
+
+    /// Each session, by its number.
+    pub(super) fn each_mut(&mut self) -> impl Iterator<Item = (SessionId, &mut Session)> {
+        let slots = (0..).map(SessionId).zip(&mut self.slots);
+        slots.filter_map(|(id, slot)| Some((id, slot.as_mut()?)))
     }
 
     /// What stubs of a session do is something else from its next plan on, or is what sites lead to now.

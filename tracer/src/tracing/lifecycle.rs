@@ -119,6 +119,7 @@ impl Tracing {
         let selection = session.select(&filter, &on.shared)?;
         let id = on.prepare(guest, index)?;
         let session = on.sessions.at(index)?;
+        session.check_only(&on.shared)?;
         session.started = true;
         let follows = session.tasks.follows;
         session.live.iter().for_each(|live| live.attend(true));

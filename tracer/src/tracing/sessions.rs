@@ -178,6 +178,13 @@ impl TraceSessions {
         }
     }
 
+    /// All vCPUs write to the ring of the first one from now on.
+    pub fn share_rings(&mut self) {
+        for session in &mut self.list {
+            session.live.iter_mut().for_each(Live::share_rings);
+        }
+    }
+
     /// The guest is about to be stopped for good: nothing is recorded from now on, and what was begun is written.
     pub fn quieten(&self) {
         for session in self.iter() {

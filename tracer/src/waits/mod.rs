@@ -89,6 +89,8 @@ pub(crate) struct Room {
     clocks: Arc<VcpuClocks>,
     wake: Arc<dyn Wake>,
     rings: u16,
+    /// All vCPUs write to the first ring.
+    is_shared: AtomicBool,
     hides: bool,
     /// How often the reader has been at each ring: those of calls, then those of events.
     rounds: Vec<AtomicU64>,
@@ -123,6 +125,7 @@ impl Room {
             clocks,
             wake,
             rings,
+            is_shared: AtomicBool::new(false),
             hides,
             rounds: (0..2 * rings).map(|_| AtomicU64::new(0)).collect(),
             entered: (0..2 * rings).map(|_| Arc::default()).collect(),
@@ -135,9 +138,19 @@ impl Room {
         }
     }
 
-    /// The ring of a vCPU: its own, or the one that all share.
-    fn place(&self, rings: Rings, vcpu: u16) -> usize {
-        let ring = usize::from(vcpu.min(self.rings.saturating_sub(1)));
+    /// All vCPUs write to the first ring from now on.
+    pub fn share(&self) {
+        self.is_shared.store(true, SeqCst);
+    }
+
+    /// Where a vCPU waits: for its own ring, or for the one that all share.
+    fn place_of(&self, rings: Rings, vcpu: u16) -> usize {
+        let is_shared = self.is_shared.load(SeqCst);
+        self.place(rings, if is_shared { 0 } else { vcpu })
+    }
+
+    fn place(&self, rings: Rings, ring: u16) -> usize {
+        let ring = usize::from(ring.min(self.rings.saturating_sub(1)));
         match rings {
             Rings::Calls => ring,
             Rings::Events => usize::from(self.rings) + ring,
@@ -165,7 +178,7 @@ impl Room {
         if room.is_closed.load(SeqCst) {
             return None;
         }
-        let place = room.place(rings, vcpu);
+        let place = room.place_of(rings, vcpu);
         // Who waits is counted before the reader's rounds are looked at: it looks the other way round.
         room.waiting.fetch_add(1, SeqCst);
         if let Some(entered) = room.entered.get(place) {

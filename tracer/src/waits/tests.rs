@@ -106,6 +106,21 @@ fn all_vcpus_wait_for_the_one_ring_that_they_share() {
     assert!(wait.is_over());
 }
 
+/// A kernel that starts has a ring for each vCPU; where they turn out to be alike, all go on with the first.
+#[test]
+fn vcpus_that_turn_out_to_be_alike_wait_for_the_first_ring() {
+    let (waits, room, _, at) = room();
+    room.share();
+    for rings in [Rings::Calls, Rings::Events] {
+        let wait = waits.enter(at(rings), 1).unwrap();
+        assert_eq!((room.entered(rings, 0), room.entered(rings, 1)), (1, 0));
+        room.read(rings, 1);
+        assert!(!wait.is_over());
+        room.read(rings, 0);
+        assert!(wait.is_over());
+    }
+}
+
 /// A guest that reads there without end wakes its reader once for each time that it waits, and no more.
 #[test]
 fn who_comes_without_need_waits_for_one_round() {

@@ -197,6 +197,13 @@ impl Drain {
         self.set_awaited();
     }
 
+    /// All vCPUs write to the ring of the first one from now on: that is the one that they wait for.
+    pub fn share_rings(&mut self) {
+        if let Some(waits) = &self.waits {
+            waits.room().share();
+        }
+    }
+
     /// Where vCPUs wait, if they do.
     pub(super) const fn waits(&self) -> Option<&WaitDrain> {
         self.waits.as_ref()

@@ -174,12 +174,14 @@ fn hand_over(on: &mut Attachment, guest: &impl Guest) -> Result<(), TracingError
         Apart::Before => {}
         Apart::By(cells) => {
             on.engine.sessions_mut().move_cells(&cells);
+            on.engine.move_halts(&mut stopped)?;
             let engine = &on.engine;
             let mut sessions = on.sessions.iter();
             sessions.try_for_each(|session| session.move_cells(engine))?;
         }
         Apart::No(why_not) => {
             guest.clocks().share();
+            on.sessions.share_rings();
             log::warn!("all vCPUs write to the ring of the first one: {why_not}");
         }
     }
@@ -196,7 +198,13 @@ fn begin_again(
 ) -> Result<(), TracingError> {
     for (name, filter) in std::mem::take(&mut tracing.attachment.phases.resting) {
         let index = tracing.attachment.sessions.find(&name)?;
-        let changed = tracing.begin(guest, index, filter)?;
+        let changed = match tracing.begin(guest, index, filter) {
+            Err(error @ TracingError::VcpusAlike { .. }) => {
+                log::error!("it is not traced any more: {error}");
+                continue;
+            }
+            begun => begun?,
+        };
         let traced = functions_traced(changed.traced);
         let function = border.function;
         log::info!("session {name}: nothing was recorded while {function} ran; {traced} again");

@@ -6,15 +6,20 @@ use insn::nop::NOP5;
 use terms::addr::Gpa;
 use terms::function::FunctionId;
 
+use trace::glob::Pattern;
+use trace::live::Occasion;
+
 use super::*;
 use crate::engine::AttachError;
 use crate::mock::{self, MockGuest, MockTarget, NoPollers, Rights};
 use crate::paging::{PAGE_2M, PAGE_4K};
 use crate::stub::cell::LIMIT;
+use crate::stub::halt::HALTS_MAX;
 use crate::target::TextMemory;
 use crate::tracing::closing::Closing;
 use crate::tracing::filters::Globs;
 use crate::tracing::options::{DEFAULT_SESSION, SessionOptions, Tracer};
+use crate::tracing::session::HaltAt;
 use crate::tracing::{Host, Kernel, TracingOptions};
 
 const FUNCTIONS: u32 = 40;
@@ -219,6 +224,11 @@ fn vcpus_that_cannot_be_told_apart_share_the_ring_of_the_first() {
         assert!(!tracing.attachment.knows_vcpus());
         let late = tracing.rings_of(DEFAULT_SESSION).unwrap();
         assert_eq!(late.cells, early.cells, "they are where they were");
+        let one = tracing.session(DEFAULT_SESSION).unwrap().record_only(&[1]);
+        assert!(
+            matches!(one, Err(TracingError::VcpusAlike { .. })),
+            "{one:?}"
+        );
         call_all(&tracing, &guest, 0, (1 << 40) + 2000);
         tracing.stop(&guest, DEFAULT_SESSION).unwrap();
         assert_eq!(sites(&guest), Some(NOP5));
@@ -228,6 +238,37 @@ fn vcpus_that_cannot_be_told_apart_share_the_ring_of_the_first() {
         };
         assert_eq!((tally.calls, tally.lost), (2 * u64::from(FUNCTIONS), 0));
     }
+}
+
+/// Who chose vCPUs is not given the calls of others.
+#[test]
+fn a_session_of_one_vcpu_is_not_started_again_where_all_are_alike() {
+    let (mut tracing, guest) = untraced();
+    tracing.reached(&guest).unwrap();
+    tracing
+        .session(DEFAULT_SESSION)
+        .unwrap()
+        .record_only(&[1])
+        .unwrap();
+    enters(&guest, CLEARS, at(5));
+    tracing.reached(&guest).unwrap();
+    clears_tables(&guest);
+    tracing.reached(&guest).unwrap();
+    enters(&guest, NOPS, at(6));
+    tracing.reached(&guest).unwrap();
+    prepares_nops(&guest, [BASES[0], NO_BASE]);
+    assert_eq!(tracing.reached(&guest).unwrap(), None);
+    assert_eq!(sites(&guest), Some(NOP5), "nothing is traced any more");
+    tracing
+        .session(DEFAULT_SESSION)
+        .unwrap()
+        .record_only(&[])
+        .unwrap();
+    let globs = Globs::default();
+    tracing
+        .start(&guest, DEFAULT_SESSION, None, &globs)
+        .unwrap();
+    assert_eq!(led(&guest), FUNCTIONS as usize);
 }
 
 /// While a kernel rewrites its sites nobody is traced, so a session can be deleted; one of its name is another one.
@@ -282,6 +323,66 @@ fn sessions_are_stopped_and_started_between_borders() {
     assert_eq!(led(&guest), FUNCTIONS as usize);
     let late = tracing.rings_of(DEFAULT_SESSION).unwrap();
     assert_eq!(late.cells[1].0 - late.cells[0].0, BASES[1] - BASES[0]);
+}
+
+/// What ends recording at once writes to the cells that there are then, and counts in the same words as before.
+#[test]
+fn what_ends_recording_goes_with_the_cells() {
+    let (mut tracing, guest) = untraced();
+    let halt = || HaltAt {
+        occasion: Occasion::Call(Pattern::new("f7").unwrap()),
+        times: 3,
+        counts_lost: false,
+    };
+    tracing
+        .session(DEFAULT_SESSION)
+        .unwrap()
+        .halt_at(halt())
+        .unwrap()
+        .unwrap();
+    tracing.reached(&guest).unwrap();
+    let routine = |tracing: &Tracing| {
+        let sessions = tracing.attachment.engine.sessions();
+        let session = sessions.iter().next().unwrap();
+        session.halts[0].halt.routine
+    };
+    let left = |tracing: &Tracing, session| {
+        let at = tracing.rings_of(session).unwrap().halts_left.unwrap();
+        (at, guest.target().read_word(at).unwrap())
+    };
+    let early = (routine(&tracing), left(&tracing, DEFAULT_SESSION));
+    assert_eq!(early.1.1, 3);
+    guest.target().write_word(early.1.0, 2).unwrap();
+    enters(&guest, CLEARS, at(5));
+    tracing.reached(&guest).unwrap();
+    clears_tables(&guest);
+    tracing.reached(&guest).unwrap();
+    enters(&guest, NOPS, at(6));
+    tracing.reached(&guest).unwrap();
+    prepares_nops(&guest, BASES);
+    assert_eq!(tracing.reached(&guest).unwrap(), None);
+    assert_ne!(
+        routine(&tracing),
+        early.0,
+        "it wrote to the cells of before"
+    );
+    assert_eq!(left(&tracing, DEFAULT_SESSION), (early.1.0, 2));
+    // One that is made now has its word among those of the others.
+    let (tracer, options) = (Tracer::Function, SessionOptions::default());
+    tracing.create("later", tracer, options).unwrap();
+    tracing
+        .session("later")
+        .unwrap()
+        .halt_at(halt())
+        .unwrap()
+        .unwrap();
+    let globs = Globs::default();
+    tracing.start(&guest, "later", None, &globs).unwrap();
+    let later = left(&tracing, "later");
+    assert_eq!(
+        (later.0.0 - early.1.0.0, later.1),
+        (8 * HALTS_MAX as u64, 3)
+    );
 }
 
 #[test]

@@ -114,12 +114,31 @@ pub(super) struct Found {
 pub(super) struct Live {
     pub id: SessionId,
     reader: Reader,
+    /// All vCPUs write to the first ring.
+    is_shared: bool,
 }
 
 impl Live {
-    /// How many rings there are, or as many rows of counters.
+    fn new(id: SessionId, reader: Reader) -> Self {
+        Self {
+            id,
+            reader,
+            is_shared: false,
+        }
+    }
+
+    /// All vCPUs write to the ring of the first one from now on.
+    pub fn share_rings(&mut self) {
+        self.is_shared = true;
+        if let Reader::Rings(drain) = &self.reader {
+            drain.lock().share_rings();
+        }
+    }
+
+    /// How many rings are written to, or rows of counters.
     fn rings(&self) -> usize {
         match &self.reader {
+            _ if self.is_shared => 1,
             Reader::Rings(drain) => usize::from(drain.lock().rings().count()),
             Reader::Counters(counters) => counters.vcpus(),
         }
@@ -314,7 +333,7 @@ impl TraceSession {
             let counters = CounterTable::new(memory, place, profile.layout);
             counters.switch(self.switched_on, &self.only);
             let reader = Reader::Counters(counters);
-            self.live = Some(Live { id, reader });
+            self.live = Some(Live::new(id, reader));
             return Ok(());
         }
         let bytes = place.geometry.bytes() * place.cells.len() as u64;
@@ -352,7 +371,7 @@ impl TraceSession {
         let polled = Polled::start(drain, self.output.take(), &*shared.pollers);
         let polled = polled.map_err(TracingError::Thread)?;
         let reader = Reader::Rings(polled);
-        self.live = Some(Live { id, reader });
+        self.live = Some(Live::new(id, reader));
         Ok(())
     }
 
@@ -361,7 +380,7 @@ impl TraceSession {
     /// # Errors
     /// A [`TracingError`] when they cannot be written.
     pub fn move_cells(&self, engine: &Engine) -> Result<(), TracingError> {
-        let Some(Live { id, reader }) = &self.live else {
+        let Some(Live { id, reader, .. }) = &self.live else {
             return Ok(());
         };
         let Reader::Rings(polled) = reader else {

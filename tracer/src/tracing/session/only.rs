@@ -31,6 +31,17 @@ pub(super) fn check(
     })
 }
 
+impl TraceSession {
+    /// Whether the vCPUs that were chosen can be recorded alone, still.
+    ///
+    /// # Errors
+    /// [`TracingError::VcpusAlike`].
+    pub fn check_only(&self, shared: &Shared) -> Result<(), TracingError> {
+        let rings = self.live.as_ref().map_or(usize::MAX, Live::rings);
+        check(&self.name, &self.only, rings, shared)
+    }
+}
+
 impl Choosing<'_> {
     /// Records only these vCPUs from now on; all when none is named. No text is touched.
     ///
