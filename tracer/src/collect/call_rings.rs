@@ -7,7 +7,7 @@ use super::backlog::Backlog;
 use super::call_ring::{CallRing, SharedCallRing};
 use super::looks::{lock, lock_free};
 use super::rooms::Rooms;
-use crate::ring::reader::{Patience, Progress};
+use crate::ring::reader::{Patience, Progress, RingReader};
 
 /// All rings of calls.
 #[derive(Debug)]
@@ -45,6 +45,11 @@ impl CallRings {
     /// Nobody reads a ring when this returns.
     pub fn still(&mut self) {
         self.each().for_each(drop);
+    }
+
+    /// Whether that is so of the reader of each.
+    pub fn all(&self, is_so: impl Fn(&RingReader) -> bool) -> bool {
+        self.each().all(|ring| is_so(&ring.source.reader))
     }
 
     /// Takes out all of a ring. Returns how far it was read.

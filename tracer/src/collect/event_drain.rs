@@ -93,16 +93,10 @@ impl EventDrain {
         }
     }
 
-    /// Whether whoever comes next finds room, as of the last look.
-    pub(super) fn has_room(&self) -> bool {
+    /// Whether that is so of the reader of each ring.
+    pub(super) fn all(&self, is_so: impl Fn(&RingReader) -> bool) -> bool {
         let mut readers = self.readers.iter();
-        readers.all(|(source, _)| source.reader.has_room())
-    }
-
-    /// Whether all was read up to the last look, and no writer is still to come.
-    pub(super) fn is_complete(&self) -> bool {
-        let mut readers = self.readers.iter();
-        readers.all(|(source, _)| source.reader.is_complete())
+        readers.all(|(source, _)| is_so(&source.reader))
     }
 
     /// Events have come: `formats` has those of before, and more.

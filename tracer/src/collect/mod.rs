@@ -56,7 +56,7 @@ use wait_drain::WaitDrain;
 use writer::{Told, Writer};
 use writing::Writing;
 
-use crate::ring::reader::Patience;
+use crate::ring::reader::{Patience, RingReader};
 use crate::waits::Knock;
 use trace::export::uftrace::ExportError;
 
@@ -234,13 +234,17 @@ impl SharedDrain {
         }
     }
 
-    /// Who records now has room for it, and time to write it, until that is over: what is called now was called before the end.
-    /// A guest that is paused, or comes again and again, is not waited for longer than that.
-    fn let_go(&self, is_over: impl Fn(&Drain) -> bool) {
+    /// Who records now has room for it, and time to write it, until nobody waits and that is so of each ring: what is called now
+    /// was called before the end. A guest that is paused, or comes again and again, is not waited for longer than that.
+    fn let_go(&self, is_over: impl Fn(&RingReader) -> bool) {
         for _ in 0..LET_GO_ROUNDS {
             let mut drain = self.ask();
             drain.refresh();
-            if is_over(&drain) {
+            let is_left = |waits: &WaitDrain| waits.room().waiting() == 0;
+            if drain.waits().is_none_or(is_left)
+                && drain.calls().all(&is_over)
+                && drain.events().is_none_or(|events| events.all(&is_over))
+            {
                 return;
             }
             let rest = drain.ring_clock().host().rest;
@@ -254,7 +258,7 @@ impl SharedDrain {
         if lock(&self.drain).waits().is_some() {
             // Threads that the guest took a vCPU away from while they waited come when nobody waits any more: into rings
             // with room.
-            self.let_go(|drain| !drain.is_waited_for() && drain.has_room());
+            self.let_go(RingReader::has_room);
         }
         self.attend(false);
     }
@@ -262,7 +266,9 @@ impl SharedDrain {
     /// The guest is about to be stopped for good: nothing is recorded from now on, and what was begun is written.
     pub(crate) fn quieten(&self) {
         self.ask().switch(false);
-        self.let_go(|drain| !drain.is_waited_for() && drain.is_complete());
+        if lock(&self.drain).is_written() {
+            self.let_go(RingReader::is_complete);
+        }
     }
 
     /// vCPUs that find a ring full are waited for, or not.
@@ -387,6 +393,13 @@ impl Polled {
     /// Nothing is recorded from now on, and what was begun is written.
     pub fn quieten(&self) {
         self.drain.quieten();
+    }
+
+    /// All vCPUs write to the ring of the first one from now on: that is the one that they wait for.
+    pub fn share_rings(&self) {
+        if let Some(waits) = lock(&self.drain.drain).waits() {
+            waits.room().share();
+        }
     }
 
     /// Something leads to the rings again.

@@ -6,6 +6,7 @@ use crate::ring::geometry::{Geometry, Position};
 use crate::ring::reader::{Patience, RingMemory, RingReader, Sink};
 use crate::ring::timeline::Timeline;
 use crate::ring::turnstile::Rings;
+use crate::ring::wanted::Asks;
 use crate::waits::Room;
 use trace::doubt::{TimeDoubt, TimeDoubts};
 
@@ -37,9 +38,8 @@ impl Source {
 
     /// vCPUs that find it full wait in this room.
     pub fn wait_in(&mut self, room: &Room, rings: Rings) {
-        if let Some(asked) = room.asks(rings, self.reader.ring()) {
-            self.reader.count_asks(asked);
-        }
+        let waited = room.asks(rings, self.reader.ring());
+        self.reader.asks = waited.map_or_else(Asks::default, Asks::of);
     }
 
     /// Looks at the head, then at the clock.

@@ -221,7 +221,7 @@ mod tests {
             enter();
             drain.has_read(Rings::Calls, 0, at(9, 9), now)
         };
-        let looks = (0..).map(|look| look * 100 * MS);
+        let looks = (0..1000).map(|look| look * 100 * MS);
         let mut over = looks.filter(|now| is_over(*now));
         assert_eq!(over.next(), Some(STANDING_NS));
         drop(over);
@@ -259,16 +259,16 @@ mod tests {
     fn what_is_written_or_read_is_news_and_so_is_a_limit_of_the_hosts() {
         for (head, delivered, moves) in [(10, 9, false), (9, 10, false), (9, 9, true)] {
             let (mut drain, enter) = drain();
-            for now in [0, 1] {
+            for look in 0..100 {
                 enter();
-                assert!(!drain.has_read(Rings::Calls, 0, at(9, 9), now));
+                assert!(!drain.has_read(Rings::Calls, 0, at(9, 9), look * 100 * MS));
             }
             if moves {
                 drain.has_moved_limits();
             }
             for look in 0..190 {
                 enter();
-                let now = MS + look * 100 * MS;
+                let now = (100 + look) * 100 * MS;
                 assert!(!drain.has_read(Rings::Calls, 0, at(head, delivered), now));
             }
             assert!(drain.is_attended());

@@ -3,6 +3,7 @@
 
 use terms::addr::{Gpa, Gva};
 
+use super::foothold::CellsMoved;
 use super::{AttachError, Engine, Foothold};
 use crate::paging::PageUse;
 use crate::ring::geometry::{LIMIT_HOLD, LIMIT_OFF};
@@ -116,17 +117,20 @@ impl Foothold {
     }
 }
 
-impl Engine {
-    /// The cells are elsewhere: what ends the recording of a session from its next plan on writes the limits there.
+impl CellsMoved {
+    /// Has the sessions have their cells there, with the words that they have now; and what ends the recording of one, from
+    /// its next plan on, writes the limits there. Nothing may lead to the old ones any more. Who reads rings has to be told.
     ///
     /// # Errors
     /// An [`AttachError`].
-    pub fn move_halts(
-        &mut self,
+    pub fn give_to(
+        &self,
+        engine: &mut Engine,
         target: &mut (impl StoppedTarget + ?Sized),
     ) -> Result<(), AttachError> {
-        let foothold = self.foothold.as_mut().ok_or(AttachError::NotAttached)?;
-        self.sessions.each_mut().try_for_each(|(id, session)| {
+        engine.sessions.move_cells(self);
+        let foothold = engine.foothold.as_mut().ok_or(AttachError::NotAttached)?;
+        engine.sessions.each_mut().try_for_each(|(id, session)| {
             session.halts = foothold.place_routines(target, id, &session.config)?;
             Ok(())
         })

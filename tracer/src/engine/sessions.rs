@@ -301,9 +301,8 @@ impl Sessions {
         Ok(())
     }
 
-    /// The cells of all sessions are elsewhere from now on, with the words that they have now; nothing leads to the old
-    /// ones any more. Who reads rings has to be told. What deleted sessions have left goes with the old cells.
-    pub fn move_cells(&mut self, moved: &CellsMoved) {
+    /// The cells of all sessions are elsewhere from now on. What deleted sessions have left goes with the old cells.
+    pub(super) fn move_cells(&mut self, moved: &CellsMoved) {
         self.retired.clear();
         self.retired_events.clear();
         for (id, session) in self.each_mut() {

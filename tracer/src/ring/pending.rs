@@ -58,6 +58,11 @@ impl Pending {
         slots.find(|slot| *slot >= self.released)
     }
 
+    /// The same, or else this one.
+    pub fn kept_or(&self, slot: Position) -> Position {
+        self.kept().unwrap_or(slot)
+    }
+
     /// A slot that has kept the ring full for `ticks`, in which writers came back for room (`asked` is how often they have asked
     /// for it so far), is kept no longer. The ring is full with `room` records between a slot and the head.
     pub fn release(&mut self, head: Position, room: u64, now: u64, asked: u64, ticks: u64) {

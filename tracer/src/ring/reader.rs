@@ -15,16 +15,13 @@
 //! With [`Mode::Lossless`] who finds the ring full waits, and a slot may keep it full for much longer before it is
 //! given up.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
-
 use terms::function::FunctionId;
 
 use super::geometry::{Geometry, LIMIT_HOLD, LIMIT_NONE, LIMIT_OFF, Lap, Position};
 use super::pending::Pending;
 use super::run::{BATCH, Columns, Expected, Run};
 use super::timeline::{Look, Timeline, Times};
+use super::wanted::Asks;
 use crate::record::{Beside, Detail, Format, Record};
 use terms::choice::choices;
 use trace::doubt::{TimeDoubt, TimeDoubts};
@@ -86,6 +83,16 @@ pub enum Patience {
     Ticks(u64),
     /// No writer can still come: the vCPUs have ended or no stub can be running.
     Over,
+}
+
+impl Patience {
+    /// How long a slot may keep a ring full in this mode.
+    const fn of(self, mode: Mode) -> Option<u64> {
+        match self {
+            Self::Ticks(ticks) => Some(ticks.saturating_mul(mode.patience())),
+            Self::Over => None,
+        }
+    }
 }
 
 /// How far a ring was written and read: the same again where nothing of either has happened.
@@ -234,8 +241,8 @@ pub struct RingReader {
     losses: Losses,
     doubts: TimeDoubts,
     on: bool,
-    /// How often vCPUs have come to wait for room, where they do.
-    asked: Option<Arc<AtomicU64>>,
+    /// Who has asked for room, where vCPUs wait.
+    pub(crate) asks: Asks,
 }
 
 /// What one round goes by.
@@ -291,7 +298,7 @@ impl RingReader {
             losses: Losses::default(),
             doubts: TimeDoubts::default(),
             on: false,
-            asked: None,
+            asks: Asks::default(),
         }
     }
 
@@ -317,17 +324,6 @@ impl RingReader {
         self.tail = first;
         self.head = first;
         self
-    }
-
-    /// vCPUs that find the ring full wait, and are counted there.
-    pub fn count_asks(&mut self, asked: Arc<AtomicU64>) {
-        self.asked = Some(asked);
-    }
-
-    /// How often writers have asked for room in a full ring: those that count themselves as lost, and those that wait.
-    fn asked(&self) -> u64 {
-        let waited = self.asked.as_ref().map_or(0, |asked| asked.load(Relaxed));
-        waited.wrapping_add(self.lost_word)
     }
 
     /// Sets the cell of a ring whose slots from the first position on hold zeros or records of
@@ -449,10 +445,9 @@ impl RingReader {
             }
         }
         self.collect_discarded(memory, now, sink);
-        if let Patience::Ticks(ticks) = patience {
-            let ticks = ticks.saturating_mul(self.mode.patience());
-            self.pending
-                .release(self.head, self.room(), now, self.asked(), ticks);
+        if let Some(ticks) = patience.of(self.mode) {
+            let (room, asked) = (self.room(), self.asks.and(self.lost_word));
+            self.pending.release(self.head, room, now, asked, ticks);
         }
         self.follow(memory);
         false
@@ -675,15 +670,12 @@ impl RingReader {
         match (self.on, self.mode) {
             (false, _) => LIMIT_OFF,
             (true, Mode::Overwrite) => LIMIT_NONE,
-            (true, Mode::Discard | Mode::Lossless) => {
-                self.oldest().after(self.room()).word(self.ring)
-            }
+            (true, Mode::Discard | Mode::Lossless) => self
+                .pending
+                .kept_or(self.tail)
+                .after(self.room())
+                .word(self.ring),
         }
-    }
-
-    /// The oldest slot that no later lap may take.
-    fn oldest(&self) -> Position {
-        self.pending.kept().unwrap_or(self.tail)
     }
 
     /// What is missing so far. Slots passed over that may still be written are not counted yet.
@@ -706,7 +698,8 @@ impl RingReader {
     /// Whether whoever comes next finds room, as of the last look.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.mode == Mode::Overwrite || self.head.since(self.oldest()) < self.room()
+        self.mode == Mode::Overwrite
+            || self.head.since(self.pending.kept_or(self.tail)) < self.room()
     }
 
     /// Whether everything up to the last look was delivered, or passed over: nothing is waited for.

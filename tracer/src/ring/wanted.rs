@@ -1,6 +1,27 @@
 //! For how long room in a full ring has been wanted in vain: only what passes while somebody comes back for it. A guest that is
 //! paused, or whose host sleeps, wants nothing, however long that takes; and who has been away cannot tell what has passed.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
+
+/// How often writers have asked for room in a full ring.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Asks(Option<Arc<AtomicU64>>);
+
+impl Asks {
+    /// Those that wait count themselves there.
+    pub fn of(waited: Arc<AtomicU64>) -> Self {
+        Self(Some(waited))
+    }
+
+    /// So often, with those that have counted themselves as lost.
+    pub fn and(&self, lost: u64) -> u64 {
+        let waited = self.0.as_ref().map_or(0, |waited| waited.load(SeqCst));
+        waited.wrapping_add(lost)
+    }
+}
+
 /// A look counts for no more than one in so many of the patience: between two of them everything may have stood still.
 const LOOKS: u64 = 16;
 
@@ -54,6 +75,15 @@ mod tests {
         assert_eq!(looks(10, false), None);
         assert_eq!(looks(1_000_000, true), Some(LOOKS));
         assert_eq!(looks(1_000_000, false), None);
+    }
+
+    #[test]
+    fn who_waits_and_who_is_lost_has_asked() {
+        let waited = Arc::new(AtomicU64::new(3));
+        let asks = Asks::of(Arc::clone(&waited));
+        assert_eq!((asks.and(4), Asks::default().and(4)), (7, 4));
+        waited.store(u64::MAX, SeqCst);
+        assert_eq!(asks.and(2), 1, "only that it changes says something");
     }
 
     #[test]

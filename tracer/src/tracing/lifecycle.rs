@@ -5,7 +5,7 @@ use super::closing::Closing;
 use super::early::{Early, check_applies};
 use super::filters::Globs;
 use super::options::{SessionOptions, Tracer};
-use super::session::TraceSession;
+use super::session::{Choosing, TraceSession};
 use super::timekeeping::check_clocks;
 use super::{Tracing, TracingError};
 use crate::filter::{Filter, Selection};
@@ -119,7 +119,7 @@ impl Tracing {
         let selection = session.select(&filter, &on.shared)?;
         let id = on.prepare(guest, index)?;
         let session = on.sessions.at(index)?;
-        session.check_only(&on.shared)?;
+        Choosing(session).check(&on.shared)?;
         session.started = true;
         let follows = session.tasks.follows;
         session.live.iter().for_each(|live| live.attend(true));

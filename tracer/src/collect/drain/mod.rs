@@ -197,37 +197,9 @@ impl Drain {
         self.set_awaited();
     }
 
-    /// All vCPUs write to the ring of the first one from now on: that is the one that they wait for.
-    pub fn share_rings(&mut self) {
-        if let Some(waits) = &self.waits {
-            waits.room().share();
-        }
-    }
-
     /// Where vCPUs wait, if they do.
     pub(super) const fn waits(&self) -> Option<&WaitDrain> {
         self.waits.as_ref()
-    }
-
-    /// Whether whoever comes next finds room, as of the last look.
-    pub(super) fn has_room(&self) -> bool {
-        let mut calls = self.calls.each();
-        calls.all(|calls| calls.source.reader.has_room())
-            && self.points.as_ref().is_none_or(EventDrain::has_room)
-    }
-
-    /// Whether all was read up to the last look, and no writer is still to come; as far as anything is read.
-    pub(super) fn is_complete(&self) -> bool {
-        let mut calls = self.calls.each();
-        !self.is_written
-            || calls.all(|calls| calls.source.reader.is_complete())
-                && self.points.as_ref().is_none_or(EventDrain::is_complete)
-    }
-
-    /// Whether some vCPU waits for room.
-    pub(super) fn is_waited_for(&self) -> bool {
-        let waits = self.waits.as_ref();
-        waits.is_some_and(|waits| waits.room().waiting() > 0)
     }
 
     /// Changes for whom they wait, if that is what `change` says.

@@ -12,7 +12,7 @@ use wait_drain::OnFull;
 
 /// A guest with one ring, its reader, and where its vCPU waits for that.
 fn waited_for(output: &Path) -> (MockGuest, SessionMemory, Polled, Waits) {
-    let (guest, place, polled) = reader(Some(output));
+    let (guest, place, polled) = reader_by(Some(output), RingClock::Host(RESTED));
     let waits = Waits::new(
         Arc::new(VcpuClocks::new(1, mock::HOST)),
         Arc::new(Woken::default()),
@@ -27,16 +27,18 @@ thread_local! {
     static RESTS: Cell<u32> = const { Cell::new(0) };
 }
 
+/// Counts them.
+const RESTED: HostClock = HostClock {
+    rest: |_| RESTS.set(RESTS.get() + 1),
+    ..mock::HOST
+};
+
 /// At the end of a run who has begun a record has time to write it: as long as somebody has, and no longer than is bounded.
 #[test]
 fn a_record_that_is_begun_is_waited_for_at_the_end() {
     let folder = tempfile::tempdir().unwrap();
-    let host = HostClock {
-        rest: |_| RESTS.set(RESTS.get() + 1),
-        ..mock::HOST
-    };
     let output = folder.path().join("trace");
-    let (guest, place, mut polled) = reader_by(Some(&output), RingClock::Host(host));
+    let (guest, place, mut polled) = reader_by(Some(&output), RingClock::Host(RESTED));
     call(&guest, &place, CALLS);
     polled.quieten();
     assert_eq!(RESTS.get(), 0, "all is there");
@@ -59,8 +61,15 @@ fn a_vcpu_that_does_not_go_on_holds_up_neither_a_stop_nor_the_end() {
     let output = folder.path().join("trace");
     let (guest, place, mut polled, waits) = waited_for(&output);
     let wait = waits.enter(Gpa(0), 0).unwrap();
+    let asked = |polled: &Polled| {
+        let drain = polled.lock();
+        let ring = drain.calls().ring(0).unwrap();
+        ring.source.reader.asks.and(0)
+    };
+    assert_eq!(asked(&polled), 1, "that is who wants room");
     call(&guest, &place, CALLS);
     polled.dismiss();
+    assert_eq!(RESTS.get(), LET_GO_ROUNDS);
     polled.attend();
     let written = polled.finish().unwrap().unwrap();
     assert_eq!(written.tally().calls, CALLS);

@@ -173,8 +173,7 @@ fn hand_over(on: &mut Attachment, guest: &impl Guest) -> Result<(), TracingError
     match foothold.tell_vcpus_apart(&mut stopped, &image)? {
         Apart::Before => {}
         Apart::By(cells) => {
-            on.engine.sessions_mut().move_cells(&cells);
-            on.engine.move_halts(&mut stopped)?;
+            cells.give_to(&mut on.engine, &mut stopped)?;
             let engine = &on.engine;
             let mut sessions = on.sessions.iter();
             sessions.try_for_each(|session| session.move_cells(engine))?;

@@ -131,7 +131,7 @@ impl Live {
     pub fn share_rings(&mut self) {
         self.is_shared = true;
         if let Reader::Rings(drain) = &self.reader {
-            drain.lock().share_rings();
+            drain.share_rings();
         }
     }
 

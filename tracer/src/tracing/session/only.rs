@@ -31,28 +31,29 @@ pub(super) fn check(
     })
 }
 
-impl TraceSession {
+impl Choosing<'_> {
     /// Whether the vCPUs that were chosen can be recorded alone, still.
     ///
     /// # Errors
     /// [`TracingError::VcpusAlike`].
-    pub fn check_only(&self, shared: &Shared) -> Result<(), TracingError> {
-        let rings = self.live.as_ref().map_or(usize::MAX, Live::rings);
-        check(&self.name, &self.only, rings, shared)
+    pub fn check(self, shared: &Shared) -> Result<(), TracingError> {
+        self.can_record(&self.0.only, shared)
     }
-}
 
-impl Choosing<'_> {
+    /// Before the session starts nobody knows how many rings there will be.
+    fn can_record(&self, only: &OnlyVcpus, shared: &Shared) -> Result<(), TracingError> {
+        let rings = self.0.live.as_ref().map_or(usize::MAX, Live::rings);
+        check(&self.0.name, only, rings, shared)
+    }
+
     /// Records only these vCPUs from now on; all when none is named. No text is touched.
     ///
     /// # Errors
     /// [`TracingError::NoSuchVcpu`], or [`TracingError::VcpusAlike`] where they cannot be told apart.
     pub fn record_only(self, wanted: &[u16], shared: &Shared) -> Result<Switched, TracingError> {
-        let session = self.0;
         let only = vcpus(wanted, shared)?;
-        // Before it starts nobody knows how many rings there will be.
-        let rings = session.live.as_ref().map_or(usize::MAX, Live::rings);
-        check(&session.name, &only, rings, shared)?;
+        self.can_record(&only, shared)?;
+        let session = self.0;
         let changed = session.only != only;
         session.only = only;
         if let Some(Reader::Rings(drain)) = session.live.as_ref().map(|live| &live.reader) {
