@@ -476,6 +476,61 @@ fn deaths_and_names_reach_threads_whose_records_come_later() {
     assert!(names.contains("renamed-7"), "{names}");
 }
 
+/// What a thread that has ended has left open ends with it: whether that was told before there were records of it or after.
+#[test]
+fn a_death_ends_the_calls_of_the_thread_that_had_the_stack() {
+    let stack = Gva(0xffff_8880_0000_0000);
+    let death = Death {
+        thread: 77,
+        alive_ns: 5_000,
+        gone_ns: 9_000,
+    };
+    let entry = |time_ns, slot| Record {
+        time_ns,
+        kind: RecordKind::Graph {
+            function: FunctionId(0),
+            step: Step::Entry,
+            slot,
+        },
+    };
+    let brought = |vcpu, until_ns, records: &[Record]| Brought {
+        origin: Origin::Calls(vcpu),
+        records: records.to_vec(),
+        until_ns,
+        looked_ns: Some(until_ns),
+    };
+    let rounds = [
+        [entry(1_000, stack.0 + 0x3000)],
+        [entry(20_000, stack.0 + 5 * STACK)],
+    ];
+    let files = [None, Some(0), Some(1)].map(|told_before| {
+        let folder = tempfile::tempdir().unwrap();
+        let [store, to] = ["store", "to"].map(|name| folder.path().join(name));
+        let mut writer = small().writer(&store);
+        for (number, records) in rounds.iter().enumerate() {
+            if told_before == Some(number) {
+                writer.threads(Vec::new(), vec![(stack, death)]);
+            }
+            let until_ns = 10_000 + 20_000 * number as u64;
+            let points = |vcpu| Brought {
+                origin: Origin::Points(vcpu),
+                ..brought(vcpu, until_ns, &[])
+            };
+            let calls = [brought(0, until_ns, records), brought(1, until_ns, &[])];
+            let session = Session {
+                rounds: vec![calls.into_iter().chain([0, 1].map(points)).collect()],
+                ..small()
+            };
+            session.write(&mut writer);
+        }
+        writer.finish(&[]).unwrap();
+        convert(&store, &to, false, &Watch::default()).unwrap();
+        contents(&to)
+    });
+    assert!(files[0] != files[1], "nothing has ended");
+    assert!(files[1] == files[2], "another end");
+}
+
 #[test]
 fn parts_of_a_large_batch_lose_nothing_between_them() {
     let mut coder = Coder::new(1);
