@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use trace::graph::excerpt::Excerpt;
 use trace::graph::rules::{Rules, Threshold};
-use trace::report::directory::TraceDirectory;
 use trace::report::last::{Last, print_last};
 use trace::report::{Format, Printed, ReportError, View, Watch, print};
 use vmm::commands::export::{Destination, ExportFormat, export};
@@ -148,7 +147,7 @@ fn look(directory: &Path) {
         (ExportFormat::Chrome, &plain),
     ] {
         let _ = fs::remove_file(&to);
-        let nobody = |_: &TraceDirectory| Ok(Watch::default());
+        let nobody = |_| Ok(Watch::default());
         let destination = Destination {
             output: Some(to.clone()),
             host: (format == ExportFormat::TraceDat).then(|| directory.join("host")),

@@ -71,7 +71,7 @@ pub struct Foothold {
 pub enum Apart {
     /// As they were, or were not, when the window was opened.
     Before,
-    /// From now on, and the cells are elsewhere: who has some must be told ([`CellsMoved::give_to`]).
+    /// From now on, and the cells are elsewhere: who has some must be told (`CellsMoved::give_to`).
     By(CellsMoved),
     /// They cannot be.
     No(NoGsBase),
