@@ -185,6 +185,16 @@ fn clears_tables(guest: &MockGuest) {
     }
 }
 
+/// It has cleared its entries, and is about to make its sites nops: they are as linked.
+fn goes_on_to_nops(tracing: &mut Tracing, guest: &MockGuest) {
+    enters(guest, CLEARS, at(5));
+    tracing.reached(guest).unwrap();
+    clears_tables(guest);
+    tracing.reached(guest).unwrap();
+    enters(guest, NOPS, at(6));
+    tracing.reached(guest).unwrap();
+}
+
 /// It has made its sites nops, and has set up what tells its processors apart.
 fn prepares_nops(guest: &MockGuest, bases: [u64; 2]) {
     let mut target = guest.target();
@@ -211,12 +221,7 @@ fn vcpus_that_cannot_be_told_apart_share_the_ring_of_the_first() {
         tracing.reached(&guest).unwrap();
         let early = tracing.rings_of(DEFAULT_SESSION).unwrap();
         call_all(&tracing, &guest, 0, 1 << 40);
-        enters(&guest, CLEARS, at(5));
-        tracing.reached(&guest).unwrap();
-        clears_tables(&guest);
-        tracing.reached(&guest).unwrap();
-        enters(&guest, NOPS, at(6));
-        tracing.reached(&guest).unwrap();
+        goes_on_to_nops(&mut tracing, &guest);
         prepares_nops(&guest, [BASES[0], second]);
         assert_eq!(tracing.reached(&guest).unwrap(), None);
         assert_eq!(led(&guest), FUNCTIONS as usize);
@@ -250,12 +255,7 @@ fn a_session_of_one_vcpu_is_not_started_again_where_all_are_alike() {
         .unwrap()
         .record_only(&[1])
         .unwrap();
-    enters(&guest, CLEARS, at(5));
-    tracing.reached(&guest).unwrap();
-    clears_tables(&guest);
-    tracing.reached(&guest).unwrap();
-    enters(&guest, NOPS, at(6));
-    tracing.reached(&guest).unwrap();
+    goes_on_to_nops(&mut tracing, &guest);
     prepares_nops(&guest, [BASES[0], NO_BASE]);
     assert_eq!(tracing.reached(&guest).unwrap(), None);
     assert_eq!(sites(&guest), Some(NOP5), "nothing is traced any more");
@@ -277,12 +277,7 @@ fn a_session_that_is_deleted_while_it_rests_is_not_started_again() {
     for is_made_again in [false, true] {
         let (mut tracing, guest) = untraced();
         tracing.reached(&guest).unwrap();
-        enters(&guest, CLEARS, at(5));
-        tracing.reached(&guest).unwrap();
-        clears_tables(&guest);
-        tracing.reached(&guest).unwrap();
-        enters(&guest, NOPS, at(6));
-        tracing.reached(&guest).unwrap();
+        goes_on_to_nops(&mut tracing, &guest);
         tracing.delete(&guest, DEFAULT_SESSION).unwrap();
         if is_made_again {
             let options = SessionOptions::default();
@@ -353,12 +348,7 @@ fn what_ends_recording_goes_with_the_cells() {
     let early = (routine(&tracing), left(&tracing, DEFAULT_SESSION));
     assert_eq!(early.1.1, 3);
     guest.target().write_word(early.1.0, 2).unwrap();
-    enters(&guest, CLEARS, at(5));
-    tracing.reached(&guest).unwrap();
-    clears_tables(&guest);
-    tracing.reached(&guest).unwrap();
-    enters(&guest, NOPS, at(6));
-    tracing.reached(&guest).unwrap();
+    goes_on_to_nops(&mut tracing, &guest);
     prepares_nops(&guest, BASES);
     assert_eq!(tracing.reached(&guest).unwrap(), None);
     assert_ne!(
