@@ -62,7 +62,9 @@ use trace::export::uftrace::ExportError;
 
 /// So often vCPUs that wait at the end are given room, and the rest after each time: a thread that was woken may have to wait
 /// for a processor of the host.
-const LET_GO_ROUNDS: u32 = 500;
+pub(crate) const LET_GO_ROUNDS: Rounds = 0..500;
+/// Those that are left.
+pub(crate) type Rounds = std::ops::Range<u32>;
 const LET_GO_REST: Duration = Duration::from_millis(1);
 
 /// A session's reader, for who polls it and who asks it. Who asks comes next, however much there is to read, and never
@@ -236,8 +238,8 @@ impl SharedDrain {
 
     /// Who records now has room for it, and time to write it, until nobody waits and that is so of each ring: what is called now
     /// was called before the end. A guest that is paused, or comes again and again, is not waited for longer than that.
-    fn let_go(&self, is_over: impl Fn(&RingReader) -> bool) {
-        for _ in 0..LET_GO_ROUNDS {
+    fn let_go(&self, rounds: &mut Rounds, is_over: impl Fn(&RingReader) -> bool) {
+        while rounds.next().is_some() {
             let mut drain = self.ask();
             drain.refresh();
             let is_left = |waits: &WaitDrain| waits.room().waiting() == 0;
@@ -258,16 +260,16 @@ impl SharedDrain {
         if lock(&self.drain).waits().is_some() {
             // Threads that the guest took a vCPU away from while they waited come when nobody waits any more: into rings
             // with room.
-            self.let_go(RingReader::has_room);
+            let mut rounds = LET_GO_ROUNDS;
+            self.let_go(&mut rounds, RingReader::has_room);
         }
         self.attend(false);
     }
 
-    /// The guest is about to be stopped for good: nothing is recorded from now on, and what was begun is written.
-    pub(crate) fn quieten(&self) {
-        self.ask().switch(false);
+    /// The guest is about to be stopped for good, and nothing is recorded any more: what was begun is written.
+    pub(crate) fn complete(&self, rounds: &mut Rounds) {
         if lock(&self.drain).is_written() {
-            self.let_go(RingReader::is_complete);
+            self.let_go(rounds, RingReader::is_complete);
         }
     }
 
@@ -390,9 +392,9 @@ impl Polled {
         self.drain.dismiss();
     }
 
-    /// Nothing is recorded from now on, and what was begun is written.
-    pub fn quieten(&self) {
-        self.drain.quieten();
+    /// Nothing is recorded any more: what was begun is written, in so many rounds at most.
+    pub fn complete(&self, rounds: &mut Rounds) {
+        self.drain.complete(rounds);
     }
 
     /// All vCPUs write to the ring of the first one from now on: that is the one that they wait for.

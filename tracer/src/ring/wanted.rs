@@ -22,14 +22,15 @@ impl Asks {
     }
 }
 
-/// A look counts for no more than one in so many of the patience: between two of them everything may have stood still.
-const LOOKS: u64 = 16;
+/// From one ask to the next no more passes than one in so many of the patience: in between everything may have stood still.
+const ASKS: u64 = 16;
 
 /// What is known of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wanted {
     asked: u64,
-    looked: u64,
+    /// When that was seen first.
+    seen: u64,
     ticks: u64,
 }
 
@@ -38,7 +39,7 @@ impl Wanted {
     pub const fn since(now: u64, asked: u64) -> Self {
         Self {
             asked,
-            looked: now,
+            seen: now,
             ticks: 0,
         }
     }
@@ -46,10 +47,10 @@ impl Wanted {
     /// It is full still, and somebody has asked so often. Whether that was in vain for so many ticks.
     pub fn is_in_vain(&mut self, now: u64, asked: u64, patience: u64) -> bool {
         if asked != self.asked {
-            let step = now.saturating_sub(self.looked).min(patience / LOOKS);
+            let step = now.saturating_sub(self.seen).min(patience / ASKS);
             self.ticks = self.ticks.saturating_add(step);
+            (self.asked, self.seen) = (asked, now);
         }
-        (self.asked, self.looked) = (asked, now);
         self.ticks >= patience
     }
 }
@@ -60,21 +61,24 @@ mod tests {
 
     const PATIENCE: u64 = 1600;
 
-    /// Looks `step` ticks after each other, before each of which somebody has asked or not. After how many it was in vain.
-    fn looks(step: u64, asks: bool) -> Option<u64> {
+    /// Looks `step` ticks after each other; before one in so many somebody has asked. After how many it was in vain.
+    fn looks(step: u64, asks: u64) -> Option<u64> {
         let mut wanted = Wanted::since(1_000_000, 7);
-        (1..1000).find(|look| {
-            let asked = if asks { 7 + look } else { 7 };
-            wanted.is_in_vain(1_000_000 + look * step, asked, PATIENCE)
-        })
+        (1..1000).find(|look| wanted.is_in_vain(1_000_000 + look * step, 7 + look / asks, PATIENCE))
     }
 
     #[test]
     fn time_passes_while_somebody_asks_and_in_small_steps() {
-        assert_eq!(looks(10, true), Some(PATIENCE / 10));
-        assert_eq!(looks(10, false), None);
-        assert_eq!(looks(1_000_000, true), Some(LOOKS));
-        assert_eq!(looks(1_000_000, false), None);
+        assert_eq!(looks(10, 1), Some(PATIENCE / 10));
+        assert_eq!(looks(10, u64::MAX), None);
+        assert_eq!(looks(1_000_000, 1), Some(ASKS));
+        assert_eq!(looks(1_000_000, u64::MAX), None);
+        assert_eq!(
+            looks(10, 10),
+            Some(PATIENCE / 10),
+            "who comes back now and then"
+        );
+        assert_eq!(looks(10, 50), Some(50 * ASKS), "who comes back seldom");
     }
 
     #[test]

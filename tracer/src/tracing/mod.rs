@@ -303,7 +303,8 @@ impl Tracing {
         guest: &impl Guest,
         scratch: Option<&Scratch>,
     ) -> Result<Finished, TracingError> {
-        if !guest.is_held() {
+        // Of a guest that is dead nobody comes any more.
+        if scratch.is_none() && !guest.is_held() {
             self.attachment.sessions.quieten();
         }
         // A stub that is running still is not waited for: the guest has no more to say.

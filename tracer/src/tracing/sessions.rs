@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::collect::LET_GO_ROUNDS;
 use crate::engine::Engine;
 use crate::event_formats::EventFormats;
 use crate::session::SessionId;
@@ -187,9 +188,14 @@ impl TraceSessions {
 
     /// The guest is about to be stopped for good: nothing is recorded from now on, and what was begun is written.
     pub fn quieten(&self) {
-        for session in self.iter() {
-            session.live.iter().for_each(Live::quieten);
-        }
+        let readers = || {
+            self.iter()
+                .filter_map(|session| session.live.as_ref()?.polled())
+        };
+        readers().for_each(|polled| polled.lock().switch(false));
+        // A slot whose writer is lost keeps the end of them all no longer than that of one.
+        let mut rounds = LET_GO_ROUNDS;
+        readers().for_each(|polled| polled.complete(&mut rounds));
     }
 
     /// Says at the end what is missing because modules were there before they were noticed.

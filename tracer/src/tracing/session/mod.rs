@@ -153,11 +153,11 @@ impl Live {
         }
     }
 
-    /// The guest is about to be stopped for good: nothing is recorded from now on, and what was begun is written.
-    pub fn quieten(&self) {
+    /// The reader of its rings.
+    pub fn polled(&self) -> Option<&Polled> {
         match &self.reader {
-            Reader::Rings(drain) => drain.quieten(),
-            Reader::Counters(_) => {}
+            Reader::Rings(polled) => Some(polled),
+            Reader::Counters(_) => None,
         }
     }
 }

@@ -125,6 +125,8 @@ pub(super) struct Lane<S> {
     last: Option<Last>,
     /// Events dropped, and lost ones whose record was, that no record tells of yet.
     unsaid: u64,
+    /// What stood beside the first of them.
+    unsaid_beside: Option<[u8; BESIDE]>,
     pub totals: LaneTotals,
 }
 
@@ -137,6 +139,7 @@ impl<S: Storage> Lane<S> {
             written: Length::default(),
             last: None,
             unsaid: 0,
+            unsaid_beside: None,
             totals: LaneTotals::default(),
         }
     }
@@ -256,7 +259,7 @@ impl<S: Storage> Lane<S> {
         if self.unsaid > 0 {
             let time = self.waiting.first_time().unwrap_or(self.waiting.time);
             let beside = self.waiting.beside.first_chunk().copied();
-            let beside = beside.unwrap_or_default();
+            let beside = beside.or(self.unsaid_beside).unwrap_or_default();
             self.waiting.put_lost(time, self.unsaid, beside);
         }
     }
@@ -274,7 +277,7 @@ impl<S: Storage> Lane<S> {
         self.last = self.last_of_waiting();
         self.written = self.written.after(self.waiting.length());
         self.totals.entries += self.settle().entries;
-        self.unsaid = 0;
+        (self.unsaid, self.unsaid_beside) = (0, None);
         self.waiting.clear();
         Ok(())
     }
@@ -296,6 +299,8 @@ impl<S: Storage> Lane<S> {
     /// What waits cannot be written.
     pub fn drop_waiting(&mut self) {
         let Counts { entries, lost, .. } = self.settle();
+        let beside = || self.waiting.beside.first_chunk().copied();
+        self.unsaid_beside = self.unsaid_beside.or_else(beside);
         self.totals.dropped += entries;
         self.unsaid = self.unsaid.saturating_add(entries).saturating_add(lost);
         self.waiting.clear();

@@ -486,7 +486,10 @@ fn a_thread_that_calls_nothing_any_more_says_what_it_has_lost_when_there_is_room
     let directory = root.path().join("trace");
     let mut writer =
         UftraceWriter::create(&directory, text_of(&functions(1)), graph_metadata(), false).unwrap();
-    let entry = |time_ns, thread| call(time_ns, thread, EventKind::Entry(FunctionId(0)));
+    let entry = |time_ns, thread| Event {
+        vcpu: 1,
+        ..call(time_ns, thread, EventKind::Entry(FunctionId(0)))
+    };
     append(&mut writer, [entry(10, 0)]);
     writer.flush().unwrap();
     let (data, aside) = (directory.join("1000.dat"), root.path().join("aside"));
@@ -506,6 +509,9 @@ fn a_thread_that_calls_nothing_any_more_says_what_it_has_lost_when_there_is_room
         assert_eq!((first.len(), first[0].1), (2, Kind::Entry));
         assert_eq!(first[1], (21, Kind::Lost, 2));
         assert_eq!(second, [(22, Kind::Lost, 1)]);
+        let beside = |name| fs::read(directory.join(name)).unwrap();
+        assert_eq!(beside("1000.side"), [1, 0, 1, 0], "lost where it called");
+        assert_eq!(beside("1001.side"), [1, 0]);
         let tasks = fs::read_to_string(directory.join("task.txt")).unwrap();
         assert!(tasks.contains("pid=1001"), "{tasks}");
     };
