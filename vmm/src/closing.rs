@@ -173,9 +173,19 @@ mod tests {
             bytes: 4096,
         };
         let directory = PathBuf::from("trace");
-        let line = ClosingLine(&Closing::Recorded { directory, kept }).to_string();
-        let expected = "trace: 2,038 records in 4,096 bytes, 2 lost (0.1 %): raise --ring-size or narrow --filter, 1 wait of vCPUs for the reader (5.000 us), 1 case of doubt; vmm report trace";
-        assert_eq!(line, expected);
+        let line = |kept| {
+            let directory = directory.clone();
+            ClosingLine(&Closing::Recorded { directory, kept }).to_string()
+        };
+        let expected = "trace: 2,038 records in 4,096 bytes, 2 lost (0.1 %), 1 wait of vCPUs for the reader (5.000 us), 1 case of doubt; vmm report trace";
+        assert_eq!(
+            line(kept),
+            expected,
+            "larger rings mend nothing where vCPUs wait"
+        );
+        let full = Kept { waits: 0, ..kept };
+        let expected = "trace: 2,038 records in 4,096 bytes, 2 lost (0.1 %): raise --ring-size or narrow --filter, 1 case of doubt; vmm report trace";
+        assert_eq!(line(full), expected);
     }
 
     #[test]
