@@ -102,6 +102,18 @@ impl MockGuest {
         self.stops.load(Ordering::Relaxed)
     }
 
+    /// Its vCPUs as they stand still, for whatever.
+    fn halted(&self) -> Result<MockStopped, StopError> {
+        if let Some(vcpu) = self.stuck {
+            let deadline = Duration::from_secs(2);
+            return Err(StopError::Missed { vcpu, deadline });
+        }
+        Ok(MockStopped {
+            memory: self.memory.clone(),
+            vcpus: StoppedTarget::vcpus(&*self.target()).to_vec(),
+        })
+    }
+
     /// What it is made of, to be changed as the guest itself could.
     pub fn target(&self) -> MutexGuard<'_, MockTarget> {
         self.memory.lock()
@@ -195,15 +207,9 @@ impl Guest for MockGuest {
     }
 
     fn stop(&self) -> Result<MockStopped, StopError> {
-        if let Some(vcpu) = self.stuck {
-            let deadline = Duration::from_secs(2);
-            return Err(StopError::Missed { vcpu, deadline });
-        }
+        let stopped = self.halted()?;
         self.stops.fetch_add(1, Ordering::Relaxed);
-        Ok(MockStopped {
-            memory: self.memory.clone(),
-            vcpus: StoppedTarget::vcpus(&*self.target()).to_vec(),
-        })
+        Ok(stopped)
     }
 
     fn is_held(&self) -> bool {
@@ -219,7 +225,7 @@ impl Guest for MockGuest {
     }
 
     fn live(&self) -> Result<Option<MockStopped>, NotLive> {
-        let stopped = self.serves_breakpoints.then(|| self.stop());
+        let stopped = self.serves_breakpoints.then(|| self.halted());
         let stopped = stopped.transpose();
         stopped.map_err(|why| NotLive {
             why: why.to_string(),

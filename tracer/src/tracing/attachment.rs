@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::engine::Engine;
-use crate::engine::Foothold;
+use crate::clock::RunClock;
 use crate::engine::plan::Plan;
+use crate::engine::{Applied, Engine, Foothold};
 use crate::filter::{Filter, Selection};
 use crate::guest::{Guest, StoppedGuest};
 use crate::session::SessionId;
@@ -20,8 +20,16 @@ use super::place::{TextSample, check_place, is_where_loaded};
 use super::remarks::Remarks;
 use super::session::{Found, Shared};
 use super::sessions::TraceSessions;
+use super::stops::Stops;
 use super::timekeeping::Timekeeping;
 use status::Changed;
+
+/// When a session's rings were made.
+enum Made {
+    Before(SessionId),
+    /// With the clock that their records have.
+    Now(SessionId, RunClock),
+}
 
 /// Tracing's hold on one guest.
 #[derive(Debug)]
@@ -59,7 +67,7 @@ impl Attachment {
         !matches!(strategy, None | Some(CpuStrategy::Shared))
     }
 
-    /// Carries out `plan`, and adds what that did to `carried`.
+    /// Carries out `plan`, and says what that did.
     ///
     /// # Errors
     /// As of [`Patching::carry_out`].
@@ -67,19 +75,27 @@ impl Attachment {
         &mut self,
         guest: &impl Guest,
         plan: Plan,
-        carried: &mut Carried,
-    ) -> Result<(), TracingError> {
+        stops: &mut Stops,
+    ) -> Result<Applied, TracingError> {
         self.phases.check_text()?;
-        self.patching
-            .carry_out(&mut self.engine, guest, plan, carried)
+        let mut carried = Carried::after(*stops);
+        let done = self
+            .patching
+            .carry_out(&mut self.engine, guest, plan, &mut carried);
+        *stops = carried.stops;
+        done.map(|()| carried.applied)
     }
 
     /// Opens the window, if it is not open.
     ///
     /// # Errors
     /// [`TracingError::Stop`], or why there is no window.
-    pub fn open_window(&mut self, guest: &impl Guest) -> Result<(), TracingError> {
-        self.attach(guest, &mut guest.stop()?)
+    pub fn open_window(
+        &mut self,
+        guest: &impl Guest,
+        stops: &mut Stops,
+    ) -> Result<(), TracingError> {
+        stops.during(guest, |stopped| self.attach(guest, stopped))?
     }
 
     fn attach<G: Guest>(
@@ -104,37 +120,32 @@ impl Attachment {
     ///
     /// # Errors
     /// A [`TracingError`] about the guest, its clocks, the window or the rings.
-    pub fn prepare(&mut self, guest: &impl Guest, index: usize) -> Result<SessionId, TracingError> {
+    pub fn prepare(
+        &mut self,
+        guest: &impl Guest,
+        index: usize,
+        stops: &mut Stops,
+    ) -> Result<SessionId, TracingError> {
         // Tried before the pause: it takes longer than the rest.
         let is_measured = self.time.is_measured(guest);
         let image = Arc::clone(&self.shared.image);
         let is_new = self.engine.foothold().is_none();
         let text = is_new.then(|| TextSample::of(&image));
-        let mut stopped = guest.stop()?;
-        if let Some(text) = text {
-            check_place(&mut stopped, &image)?;
-            text.check(&stopped)?;
-        }
-        self.attach(guest, &mut stopped)?;
-        if let Some(live) = &self.sessions.at(index)?.live {
-            return Ok(live.id);
-        }
-        let clock = self.time.begin(guest, &mut stopped, is_measured)?;
-        let (page, _) = self
-            .engine
-            .foothold()
-            .map(Foothold::clock_page)
-            .unwrap_or_default();
-        let config = self.sessions.at(index)?.config(page, clock);
-        let id = self.engine.create_session(&mut stopped, config)?;
-        let tasks = self.sessions.at(index)?.tasks.clone();
-        if let Err(error) = self.ask(&mut stopped, id, &tasks) {
-            drop(stopped);
-            self.engine
-                .delete_session(&mut guest.memory().clone(), id)?;
-            return Err(error);
-        }
-        drop(stopped);
+        let made = stops.during(guest, |stopped| {
+            if let Some(text) = text {
+                check_place(stopped, &image)?;
+                text.check(stopped)?;
+            }
+            self.attach(guest, stopped)?;
+            match &self.sessions.at(index)?.live {
+                Some(live) => Ok(Made::Before(live.id)),
+                None => self.make(guest, stopped, index, is_measured),
+            }
+        })?;
+        let (id, clock) = match made? {
+            Made::Before(id) => return Ok(id),
+            Made::Now(id, clock) => (id, clock),
+        };
         let session = self.sessions.at(index)?;
         let (engine, beats, shared) = (&self.engine, self.time.beats(), &self.shared);
         if let Err(error) = session.open(id, engine, guest, clock, beats, shared) {
@@ -148,6 +159,31 @@ impl Attachment {
         Ok(id)
     }
 
+    /// Makes a session's rings.
+    fn make<G: Guest>(
+        &mut self,
+        guest: &G,
+        stopped: &mut G::Stopped<'_>,
+        index: usize,
+        is_measured: bool,
+    ) -> Result<Made, TracingError> {
+        let clock = self.time.begin(guest, stopped, is_measured)?;
+        let (page, _) = self
+            .engine
+            .foothold()
+            .map(Foothold::clock_page)
+            .unwrap_or_default();
+        let config = self.sessions.at(index)?.config(page, clock);
+        let id = self.engine.create_session(stopped, config)?;
+        let tasks = self.sessions.at(index)?.tasks.clone();
+        if let Err(error) = self.ask(stopped, id, &tasks) {
+            self.engine
+                .delete_session(&mut guest.memory().clone(), id)?;
+            return Err(error);
+        }
+        Ok(Made::Now(id, clock))
+    }
+
     /// Has a session that is started trace what `filter` selects.
     ///
     /// # Errors
@@ -157,18 +193,17 @@ impl Attachment {
         guest: &impl Guest,
         index: usize,
         id: SessionId,
-        filter: Filter,
-        selection: Selection,
+        (filter, selection): (Filter, Selection),
+        stops: &mut Stops,
     ) -> Result<Changed, TracingError> {
-        self.capture_calls(guest, index, id, &selection)?;
+        self.capture_calls(guest, index, id, &selection, stops)?;
         let follows = self.sessions.iter().any(|session| session.follows_modules);
         self.engine.points_mut().want_announcements(follows);
         let plan = self
             .engine
             .plan(&mut guest.memory().clone(), id, &selection)?;
-        let mut carried = Carried::default();
-        self.carry_out(guest, plan, &mut carried)?;
-        let changed = self.show_changed(id, &carried, &selection);
+        let applied = self.carry_out(guest, plan, stops)?;
+        let changed = self.show_changed(id, &applied, &selection);
         self.engine.sessions_mut().set_selection(id, selection)?;
         let found = self.found();
         let session = self.sessions.at(index)?;
@@ -187,11 +222,13 @@ impl Attachment {
         index: usize,
         id: SessionId,
         payload_bytes: u64,
+        stops: &mut Stops,
     ) -> Result<(), TracingError> {
-        if !self.engine.sessions().has_event_rings(id) {
-            let mut stopped = guest.stop()?;
-            self.engine
-                .make_event_rings(&mut stopped, id, payload_bytes)?;
+        let engine = &mut self.engine;
+        if !engine.sessions().has_event_rings(id) {
+            stops.during(guest, |stopped| {
+                engine.make_event_rings(stopped, id, payload_bytes)
+            })??;
         }
         let session = self.sessions.at(index)?;
         session.open_events(&self.engine, id, guest)

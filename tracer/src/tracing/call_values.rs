@@ -15,6 +15,7 @@ use super::TracingError;
 use super::attachment::Attachment;
 use super::remarks::Remarks;
 use super::session::Shared;
+use super::stops::Stops;
 use crate::guest::Guest;
 
 /// What could not be captured.
@@ -53,6 +54,7 @@ impl Attachment {
         index: usize,
         id: SessionId,
         selection: &Selection,
+        stops: &mut Stops,
     ) -> Result<(), TracingError> {
         let moments = self.sessions.at(index)?.options.captures();
         if moments.is_empty() || selection.selected.is_empty() {
@@ -60,7 +62,7 @@ impl Attachment {
         }
         let mut missing = Missing::default();
         let room = self.sessions.at(index)?.bytes_of_values();
-        let has_memory = self.reach_for_calls(guest)?;
+        let has_memory = self.reach_for_calls(guest, stops)?;
         for function in &selection.selected {
             match captures_of(&self.shared, *function) {
                 None => missing.untyped += 1,
@@ -84,7 +86,7 @@ impl Attachment {
             true => session.options.record_bytes.unwrap_or(needed),
             false => session.payload_bytes(Some(needed)),
         };
-        self.open_events(guest, index, id, bytes)?;
+        self.open_events(guest, index, id, bytes, stops)?;
         let formats = self.engine.points().formats();
         self.sessions.know_events(formats);
         missing.say(selection.selected.len(), &mut self.remarks);
@@ -92,11 +94,14 @@ impl Attachment {
     }
 
     /// Whether arguments in memory can be captured: text, and what is on the stack.
-    fn reach_for_calls(&mut self, guest: &impl Guest) -> Result<bool, TracingError> {
+    fn reach_for_calls(
+        &mut self,
+        guest: &impl Guest,
+        stops: &mut Stops,
+    ) -> Result<bool, TracingError> {
         if self.engine.foothold().and_then(Foothold::reach).is_none() {
-            let mut stopped = guest.stop()?;
-            if let Err(error) = self.engine.foothold_mut()?.make_reach(&mut stopped) {
-                drop(stopped);
+            let foothold = self.engine.foothold_mut()?;
+            if let Err(error) = stops.during(guest, |stopped| foothold.make_reach(stopped))? {
                 let remark = format!("arguments in memory are left out: {error}");
                 self.remarks.say(Level::Info, remark);
             }

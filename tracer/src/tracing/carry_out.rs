@@ -8,6 +8,7 @@ use super::error::TracingError;
 use super::options::PatchMethod;
 use super::place::is_where_loaded;
 use super::slices::Slices;
+use super::stops::Stops;
 use crate::engine::plan::{Obstacles, Plan, Step, What};
 use crate::engine::{Applied, Engine};
 use crate::guest::{Guest, LiveGuest};
@@ -19,26 +20,28 @@ use status::SwitchedSites;
 /// Pauses in which a site with a thread inside gets its turn again.
 const ROUNDS: u32 = 8;
 
-/// What a change did, and how often and for how long at most it paused the guest.
+/// What a change did, and what that cost the guest.
 #[derive(Debug, Default)]
 pub(super) struct Carried {
     pub applied: Applied,
-    pub pauses: u64,
-    pub longest: Duration,
+    pub stops: Stops,
     /// What was carried out, in its order.
     done: Vec<Plan>,
 }
 
 impl Carried {
+    /// Nothing yet, in an operation that has cost so much before.
+    pub fn after(stops: Stops) -> Self {
+        Self {
+            stops,
+            ..Self::default()
+        }
+    }
+
     fn add(&mut self, part: Applied) {
         self.applied.patched += part.patched;
         self.applied.restored += part.restored;
         self.applied.skipped.extend(part.skipped);
-    }
-
-    fn paused(&mut self, pause: Duration) {
-        self.pauses += 1;
-        self.longest = self.longest.max(pause);
     }
 }
 
@@ -154,7 +157,7 @@ impl Patching {
             let applied = engine.apply_live(&mut live, &plan)?;
             self.switched.live += applied.written;
             carried.add(applied);
-            carried.longest = carried.longest.max(live.lost());
+            carried.stops.lost(live.lost());
             return Ok(());
         }
         self.each_slice(engine, guest, plan, carried)
@@ -272,18 +275,18 @@ impl Patching {
         plan: &Plan,
         carried: &mut Carried,
     ) -> Result<(Applied, Duration), TracingError> {
-        let mut stopped = guest.stop()?;
-        let since = (self.now)();
-        engine.look(&stopped);
-        self.is_in_place = is_where_loaded(guest, &stopped, engine);
-        let applied = engine.commit().apply(&mut stopped, plan);
-        let time = (self.now)().saturating_sub(since);
-        let moves_places = |step: &Step| matches!(step.what, What::Place { .. });
-        if applied.is_ok() && plan.steps.iter().any(moves_places) {
-            guest.set_detours(engine.detours());
-        }
-        drop(stopped);
-        carried.paused(guest.last_pause());
+        let (applied, time) = carried.stops.during(guest, |stopped| {
+            let since = (self.now)();
+            engine.look(&*stopped);
+            self.is_in_place = is_where_loaded(guest, &*stopped, engine);
+            let applied = engine.commit().apply(stopped, plan);
+            let time = (self.now)().saturating_sub(since);
+            let moves_places = |step: &Step| matches!(step.what, What::Place { .. });
+            if applied.is_ok() && plan.steps.iter().any(moves_places) {
+                guest.set_detours(engine.detours());
+            }
+            (applied, time)
+        })?;
         Ok((applied?, time))
     }
 

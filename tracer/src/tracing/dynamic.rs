@@ -6,7 +6,7 @@ use image::{DynamicFunction, StaticCall};
 use terms::addr::Gva;
 
 use super::attachment::Attachment;
-use super::carry_out::Carried;
+use super::stops::Stops;
 use super::{Tracing, TracingError};
 use crate::engine::plan::{Plan, Step, What};
 use crate::guest::Guest;
@@ -102,12 +102,12 @@ impl Attachment {
             _ => None,
         };
         let functions = plan.steps.iter().filter_map(change).collect();
-        let mut carried = Carried::default();
-        self.carry_out(guest, plan, &mut carried)?;
+        let mut stops = Stops::default();
+        self.carry_out(guest, plan, &mut stops)?;
         Ok(DynamicChanged {
             functions,
-            pauses: carried.pauses,
-            pause_us: microseconds(carried.longest),
+            pauses: stops.count,
+            pause_us: microseconds(stops.longest),
         })
     }
 }

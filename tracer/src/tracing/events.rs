@@ -7,8 +7,8 @@ use image::{Marker, Tracepoint};
 use terms::event_format::{EventFormat, EventId};
 
 use super::attachment::Attachment;
-use super::carry_out::Carried;
 use super::sessions::name_of;
+use super::stops::Stops;
 use super::{Tracing, TracingError};
 use crate::engine::plan::Step;
 use crate::guest::Guest;
@@ -55,6 +55,7 @@ impl Tracing {
         on: bool,
     ) -> Result<EventsChanged, TracingError> {
         let attachment = &mut self.attachment;
+        let stops = &mut Stops::default();
         let image = &attachment.shared.image;
         let events = events.iter().map(|name| find_event(image, name));
         let mut events: Vec<EventId> = events.collect::<Result<_, _>>()?;
@@ -62,7 +63,7 @@ impl Tracing {
         events.dedup();
         if callbacks.is_empty() {
             let index = attachment.sessions.find(session)?;
-            let changed = attachment.record_events(guest, index, &events, on)?;
+            let changed = attachment.record_events(guest, index, &events, on, stops)?;
             let session = attachment.sessions.at(index)?;
             if on {
                 session.events.extend(events);
@@ -77,8 +78,8 @@ impl Tracing {
             Ok::<_, TracingError>((*event, at.collect::<Result<_, _>>()?))
         });
         let calls: Vec<_> = calls.collect::<Result<_, _>>()?;
-        attachment.open_window(guest)?;
-        attachment.switch_events(guest, &calls, on)
+        attachment.open_window(guest, stops)?;
+        attachment.switch_events(guest, &calls, on, stops)
     }
 }
 
@@ -133,18 +134,19 @@ impl Attachment {
         index: usize,
         events: &[EventId],
         on: bool,
+        stops: &mut Stops,
     ) -> Result<EventsChanged, TracingError> {
         let id = self.sessions.at(index)?.recording()?;
         if on && !events.is_empty() {
             let bytes = self.sessions.at(index)?.payload_bytes(None);
-            self.open_events(guest, index, id, bytes)?;
+            self.open_events(guest, index, id, bytes, stops)?;
         }
         let callback = Callback::Session(id.0);
         let calls: Vec<_> = events
             .iter()
             .map(|event| (*event, vec![callback]))
             .collect();
-        self.switch_events(guest, &calls, on)
+        self.switch_events(guest, &calls, on, stops)
     }
 
     /// Has a session record the events that it was made for.
@@ -153,11 +155,13 @@ impl Attachment {
         guest: &impl Guest,
         index: usize,
         events: &[EventId],
+        stops: &mut Stops,
     ) -> Result<(), TracingError> {
         if events.is_empty() {
             return Ok(());
         }
-        self.record_events(guest, index, events, true).map(drop)
+        self.record_events(guest, index, events, true, stops)
+            .map(drop)
     }
 
     fn switch_events(
@@ -165,26 +169,22 @@ impl Attachment {
         guest: &impl Guest,
         calls: &[(EventId, Vec<Callback>)],
         on: bool,
+        stops: &mut Stops,
     ) -> Result<EventsChanged, TracingError> {
         let memory = &mut guest.memory().clone();
         let plan = self.engine.plan_events(memory, calls, on)?;
-        if plan.is_empty() {
-            return Ok(EventsChanged {
-                on,
-                ..EventsChanged::default()
-            });
-        }
         let changed = plan.steps.iter().filter_map(Step::event);
         let changed = changed
             .map(|event| name_of(self.engine.image(), event))
             .collect();
-        let mut carried = Carried::default();
-        self.carry_out(guest, plan, &mut carried)?;
+        if !plan.is_empty() {
+            self.carry_out(guest, plan, stops)?;
+        }
         Ok(EventsChanged {
             events: changed,
             on,
-            pauses: carried.pauses,
-            pause_us: microseconds(carried.longest),
+            pauses: stops.count,
+            pause_us: microseconds(stops.longest),
         })
     }
 }

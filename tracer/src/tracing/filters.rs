@@ -2,6 +2,7 @@
 
 use crate::filter::{Filter, FilterError, Side};
 
+use super::stops::Stops;
 use super::{Tracing, TracingError};
 use crate::guest::Guest;
 use status::Changed;
@@ -62,6 +63,8 @@ impl Tracing {
         edit.apply(&mut filter, globs)?;
         let session = attachment.sessions.at(index)?;
         let selection = session.select(&filter, &attachment.shared)?;
-        attachment.change(guest, index, id, filter, selection)
+        let stops = &mut Stops::default();
+        let changed = attachment.change(guest, index, id, (filter, selection), stops)?;
+        Ok(stops.told(changed))
     }
 }

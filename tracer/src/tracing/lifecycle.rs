@@ -6,6 +6,7 @@ use super::early::{Early, check_applies};
 use super::filters::Globs;
 use super::options::{SessionOptions, Tracer};
 use super::session::{Choosing, TraceSession};
+use super::stops::Stops;
 use super::timekeeping::check_clocks;
 use super::{Tracing, TracingError};
 use crate::filter::{Filter, Selection};
@@ -117,7 +118,8 @@ impl Tracing {
         }
         let session = on.sessions.at(index)?;
         let selection = session.select(&filter, &on.shared)?;
-        let id = on.prepare(guest, index)?;
+        let stops = &mut Stops::default();
+        let id = on.prepare(guest, index, stops)?;
         let session = on.sessions.at(index)?;
         Choosing(session).check(&on.shared)?;
         session.started = true;
@@ -129,21 +131,22 @@ impl Tracing {
         // The page holds the time before the first stub looks at it.
         let kept = on.keep_time(guest);
         let events: Vec<_> = on.sessions.at(index)?.events.iter().copied().collect();
-        let enabled = kept.and_then(|()| on.begin_events(guest, index, &events));
-        let enabled = enabled.and_then(|()| self.probes.begin(on, guest, index));
-        let changed = enabled.and_then(|()| on.change(guest, index, id, filter, selection));
+        let enabled = kept.and_then(|()| on.begin_events(guest, index, &events, stops));
+        let enabled = enabled.and_then(|()| self.probes.begin(on, guest, index, stops));
+        let wanted = (filter, selection);
+        let changed = enabled.and_then(|()| on.change(guest, index, id, wanted, stops));
         if changed.is_err() {
             if !events.is_empty() {
                 // Why it did not begin is worth more than why this does not work either.
-                let _ = on.record_events(guest, index, &events, false);
+                let _ = on.record_events(guest, index, &events, false, stops);
             }
-            let _ = self.probes.end(on, guest, index);
+            let _ = self.probes.end(on, guest, index, stops);
             let session = on.sessions.at(index)?;
             (session.started, session.follows_modules) = (false, false);
             on.follow_forks(id, false)?;
             on.keep_time(guest)?;
         }
-        changed
+        changed.map(|changed| stops.told(changed))
     }
 
     /// Ends what a session traces: every site that only this session traces gets its original bytes back. What the rings
@@ -160,20 +163,21 @@ impl Tracing {
         let events: Vec<_> = session.events.iter().copied().collect();
         let followed = std::mem::take(&mut on.sessions.at(index)?.follows_modules);
         on.follow_forks(id, false)?;
-        let changed = on.change(guest, index, id, filter, Selection::default());
+        let (wanted, stops) = ((filter, Selection::default()), &mut Stops::default());
+        let changed = on.change(guest, index, id, wanted, stops);
         let session = on.sessions.at(index)?;
         session.follows_modules = followed && changed.is_err();
         let follows = session.tasks.follows && changed.is_err();
         on.follow_forks(id, follows)?;
         let changed = changed?;
         if !events.is_empty() {
-            on.record_events(guest, index, &events, false)?;
+            on.record_events(guest, index, &events, false, stops)?;
         }
-        self.probes.end(on, guest, index)?;
+        self.probes.end(on, guest, index, stops)?;
         let session = on.sessions.at(index)?;
         session.started = false;
         session.live.iter().for_each(|live| live.attend(false));
         on.keep_time(guest)?;
-        Ok(changed)
+        Ok(stops.told(changed))
     }
 }

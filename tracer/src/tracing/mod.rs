@@ -36,6 +36,7 @@ pub mod session;
 mod sessions;
 mod show;
 mod slices;
+mod stops;
 pub mod tasks;
 mod timekeeping;
 mod way_out;
@@ -82,6 +83,7 @@ use session::{LastCalls, Scratch, Shared, TraceSession};
 use sessions::TraceSessions;
 use status::Dumped;
 use status::{Digest, SessionList, Switched, SwitchedLocks, microseconds};
+use stops::Stops;
 use timekeeping::Timekeeping;
 pub use window::WINDOW_PERIOD;
 use window::WindowWatch;
@@ -372,11 +374,10 @@ impl Tracing {
         guest: &impl Guest,
         to: LockPrefixes,
     ) -> Result<SwitchedLocks, TracingError> {
-        let mut stopped = guest.stop()?;
         let vcpus = usize::from(guest.vcpus());
-        let switched = self.attachment.engine.switch_locks(&mut stopped, to, vcpus);
-        drop(stopped);
-        let pause_us = microseconds(guest.last_pause());
+        let (engine, mut stops) = (&mut self.attachment.engine, Stops::default());
+        let switched = stops.during(guest, |stopped| engine.switch_locks(stopped, to, vcpus))?;
+        let pause_us = microseconds(stops.longest);
         Ok(SwitchedLocks {
             state: to.name().to_owned(),
             switched: switched? as u64,

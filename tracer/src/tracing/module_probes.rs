@@ -9,6 +9,7 @@ use super::TracingError;
 use super::attachment::Attachment;
 use super::probe_text::Read;
 use super::probes::{SetProbe, SetProbes, room_of_records};
+use super::stops::Stops;
 use crate::engine::probes::ProbeId;
 use crate::guest::Guest;
 
@@ -67,7 +68,7 @@ impl SetProbes {
         if !enabled || !is_started {
             return Ok(());
         }
-        self.record(on, guest, session, &[id]).map(drop)
+        self.record(on, guest, session, &[id], &mut Stops::default())
     }
 }
 

@@ -13,6 +13,7 @@ use super::Tracing;
 use super::attachment::Attachment;
 use super::probes::SetProbes;
 use super::remarks::functions_traced;
+use super::stops::Stops;
 use crate::guest::Guest;
 
 /// When the guest was asked for its modules.
@@ -144,9 +145,10 @@ impl Attachment {
                 continue;
             };
             let selected = filter.select(&self.shared.image, &self.shared.sources);
+            let stops = &mut Stops::default();
             let changed = selected
                 .map_err(Into::into)
-                .and_then(|selection| self.change(guest, index, id, filter, selection));
+                .and_then(|selection| self.change(guest, index, id, (filter, selection), stops));
             let (level, remark) = match changed {
                 Ok(changed) => {
                     let traced = functions_traced(changed.traced);

@@ -12,8 +12,8 @@ use log::Level;
 use trace::export::probes::{ProbeNote, ValueNote};
 
 use super::attachment::Attachment;
-use super::carry_out::Carried;
 use super::probe_text::{Read, module_of};
+use super::stops::Stops;
 use super::{Tracing, TracingError};
 use crate::guest::Guest;
 use status::{FieldStatus, ProbeList, ProbeStatus, ProbesChanged, microseconds};
@@ -221,8 +221,9 @@ impl SetProbes {
         let set = register(on, index, probes, tactic)?;
         let ids: Vec<ProbeId> = set.iter().map(|set| set.id).collect();
         self.0.extend(set);
-        match self.record(on, guest, index, &ids) {
-            Ok(carried) => Ok(self.changed(on, &ids, &carried)),
+        let stops = &mut Stops::default();
+        match self.record(on, guest, index, &ids, stops) {
+            Ok(()) => Ok(self.changed(on, &ids, *stops)),
             Err(error) => {
                 self.forget(on, &ids);
                 Err(error)
@@ -242,11 +243,11 @@ impl SetProbes {
         meant.filter_map(|set| set.now).collect()
     }
 
-    fn changed(&self, on: &Attachment, ids: &[ProbeId], carried: &Carried) -> ProbesChanged {
+    fn changed(&self, on: &Attachment, ids: &[ProbeId], stops: Stops) -> ProbesChanged {
         ProbesChanged {
             probes: self.show(|set| ids.contains(&set.id), on),
-            pauses: carried.pauses,
-            pause_us: microseconds(carried.longest),
+            pauses: stops.count,
+            pause_us: microseconds(stops.longest),
         }
     }
 
@@ -277,8 +278,9 @@ impl SetProbes {
         let ids = self.some(on, some)?;
         let now = self.now(&ids).into_iter();
         let wanted: Vec<_> = now.map(|id| (id, None)).collect();
-        let carried = switch(on, guest, &wanted)?;
-        let changed = self.changed(on, &ids, &carried);
+        let stops = &mut Stops::default();
+        switch(on, guest, &wanted, stops)?;
+        let changed = self.changed(on, &ids, *stops);
         self.forget(on, &ids);
         Ok(changed)
     }
@@ -303,11 +305,12 @@ impl SetProbes {
             Some((set.there(on)?.id, recorder.filter(|_| wants)))
         });
         let wanted: Vec<_> = wanted.collect();
-        let carried = switch(on, guest, &wanted)?;
+        let stops = &mut Stops::default();
+        switch(on, guest, &wanted, stops)?;
         for set in self.0.iter_mut().filter(|set| ids.contains(&set.id)) {
             set.enabled = wants;
         }
-        Ok(self.changed(on, &ids, &carried))
+        Ok(self.changed(on, &ids, *stops))
     }
 
     /// Has a session that is started record these probes.
@@ -317,11 +320,12 @@ impl SetProbes {
         guest: &impl Guest,
         index: usize,
         ids: &[ProbeId],
-    ) -> Result<Carried, TracingError> {
+        stops: &mut Stops,
+    ) -> Result<(), TracingError> {
         let meant = self.0.iter().filter(|set| ids.contains(&set.id));
         let meant: Vec<&SetProbe> = meant.filter(|set| set.there(on).is_some()).collect();
         if meant.is_empty() {
-            return Ok(Carried::default());
+            return Ok(());
         }
         let ids: Vec<ProbeId> = meant.iter().filter_map(|set| set.now).collect();
         let session = on.sessions.at(index)?.recording()?;
@@ -331,9 +335,9 @@ impl SetProbes {
         };
         let needed = ids.iter().map(of).max();
         let bytes = on.sessions.at(index)?.payload_bytes(needed);
-        on.open_events(guest, index, session, bytes)?;
-        reach_memory(on, guest, &ids)?;
-        reach_stacks(on, guest, &ids)?;
+        on.open_events(guest, index, session, bytes, stops)?;
+        reach_memory(on, guest, &ids, stops)?;
+        reach_stacks(on, guest, &ids, stops)?;
         let is_return = |id: &ProbeId| {
             on.engine
                 .points()
@@ -342,15 +346,15 @@ impl SetProbes {
                 .is_ok_and(|one| one.is_return)
         };
         if ids.iter().any(is_return) {
-            let mut stopped = guest.stop()?;
-            on.engine.foothold_mut()?.make_mirror(&mut stopped)?;
+            let foothold = on.engine.foothold_mut()?;
+            stops.during(guest, |stopped| foothold.make_mirror(stopped))??;
         }
         let notes: Vec<ProbeNote> = meant.iter().map(|set| set.note(on)).collect();
         let formats = on.engine.points().formats();
         on.sessions.know_events(formats);
         on.sessions.at(index)?.note_probes(&notes);
         let wanted: Vec<_> = ids.iter().map(|id| (*id, Some(session))).collect();
-        switch(on, guest, &wanted)
+        switch(on, guest, &wanted, stops)
     }
 
     /// A session begins: has it record the probes that it was made for, and those that it has.
@@ -359,6 +363,7 @@ impl SetProbes {
         on: &mut Attachment,
         guest: &impl Guest,
         index: usize,
+        stops: &mut Stops,
     ) -> Result<(), TracingError> {
         let wanted = std::mem::take(&mut on.sessions.at(index)?.options.probe);
         let tactic = on.sessions.at(index)?.options.probe_tactic;
@@ -367,7 +372,7 @@ impl SetProbes {
             on.sessions.at(index)?.options.probe = wanted;
         }
         self.0.extend(registered?);
-        self.again(on, guest, index)
+        self.again(on, guest, index, stops)
     }
 
     /// The stubs of a session do something else from now on: has its probes lead to them.
@@ -376,9 +381,10 @@ impl SetProbes {
         on: &mut Attachment,
         guest: &impl Guest,
         index: usize,
+        stops: &mut Stops,
     ) -> Result<(), TracingError> {
         let ids = self.ids_of(on, index)?;
-        self.record(on, guest, index, &ids).map(drop)
+        self.record(on, guest, index, &ids, stops)
     }
 
     /// A session ends: takes its probes out.
@@ -387,11 +393,12 @@ impl SetProbes {
         on: &mut Attachment,
         guest: &impl Guest,
         index: usize,
+        stops: &mut Stops,
     ) -> Result<(), TracingError> {
         let ids = self.ids_of(on, index)?;
         let now = self.now(&ids).into_iter();
         let wanted: Vec<_> = now.map(|id| (id, None)).collect();
-        switch(on, guest, &wanted).map(drop)
+        switch(on, guest, &wanted, stops)
     }
 
     /// A session is gone, and its probes with it.
@@ -524,11 +531,12 @@ fn reach_memory(
     on: &mut Attachment,
     guest: &impl Guest,
     ids: &[ProbeId],
+    stops: &mut Stops,
 ) -> Result<(), TracingError> {
     let has_reach = on.engine.foothold().and_then(Foothold::reach).is_some();
     if !has_reach && any_captures(on, ids, Capture::needs_memory) {
-        let mut stopped = guest.stop()?;
-        on.engine.foothold_mut()?.make_reach(&mut stopped)?;
+        let foothold = on.engine.foothold_mut()?;
+        stops.during(guest, |stopped| foothold.make_reach(stopped))??;
     }
     Ok(())
 }
@@ -538,11 +546,12 @@ fn reach_stacks(
     on: &mut Attachment,
     guest: &impl Guest,
     ids: &[ProbeId],
+    stops: &mut Stops,
 ) -> Result<(), TracingError> {
     if any_captures(on, ids, Capture::needs_stack) {
         on.name_stacks(guest.memory())?;
-        let mut stopped = guest.stop()?;
-        on.engine.foothold_mut()?.make_stacks(&mut stopped)?;
+        let foothold = on.engine.foothold_mut()?;
+        stops.during(guest, |stopped| foothold.make_stacks(stopped))??;
     }
     Ok(())
 }
@@ -552,8 +561,8 @@ fn switch(
     on: &mut Attachment,
     guest: &impl Guest,
     wanted: &[(ProbeId, Option<SessionId>)],
-) -> Result<Carried, TracingError> {
-    let mut carried = Carried::default();
+    stops: &mut Stops,
+) -> Result<(), TracingError> {
     for left in (0..TRIES).rev() {
         on.engine.look(guest.memory());
         on.look_for_lost_probes();
@@ -562,12 +571,12 @@ fn switch(
         if plan.is_empty() {
             break;
         }
-        match on.carry_out(guest, plan, &mut carried) {
+        match on.carry_out(guest, plan, stops) {
             Err(TracingError::Apply(error)) if left > 0 && is_passing(&error) => {}
-            other => return other.map(|()| carried),
+            other => return other.map(drop),
         }
     }
-    Ok(carried)
+    Ok(())
 }
 
 /// Whether some thread just stood in the way.

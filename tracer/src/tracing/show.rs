@@ -1,7 +1,6 @@
 //! The state of tracing, as the control socket shows it.
 
-use crate::engine::Foothold;
-use crate::engine::{Engine, Frozen, FrozenBy};
+use crate::engine::{Applied, Engine, Foothold, Frozen, FrozenBy};
 use crate::filter::{Files, Reason, Selection, Selector, check_matches};
 use crate::points::locks;
 use crate::session::SessionId;
@@ -10,12 +9,10 @@ use crate::text::sites::State;
 use terms::function::FunctionId;
 
 use super::attachment::Attachment;
-use super::carry_out::Carried;
 use super::session::Shared;
 use super::{Tracing, TracingError};
 use status::{
     Changed, FrozenStatus, Function, Functions, LocksStatus, SessionStatus, TracingStatus,
-    microseconds,
 };
 
 /// What, where, expected and found.
@@ -172,8 +169,7 @@ impl Attachment {
         selection.selected.iter().filter_map(line).collect()
     }
 
-    pub fn show_changed(&self, id: SessionId, carried: &Carried, selection: &Selection) -> Changed {
-        let applied = &carried.applied;
+    pub fn show_changed(&self, id: SessionId, applied: &Applied, selection: &Selection) -> Changed {
         let foreign = applied
             .skipped
             .iter()
@@ -193,8 +189,7 @@ impl Attachment {
             traced: self.engine.sites().traced_by(id.0) as u64,
             skipped: skipped.collect(),
             entry_only: self.entry_only(id, selection),
-            pauses: carried.pauses,
-            pause_us: microseconds(carried.longest),
+            ..Changed::default()
         }
     }
 }

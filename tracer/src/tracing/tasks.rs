@@ -1,6 +1,7 @@
 //! Choosing the tasks that a session records, before it starts or while it does.
 
 use super::attachment::Attachment;
+use super::stops::Stops;
 use super::{Tracing, TracingError};
 use crate::engine::tasks::{self, check};
 use crate::guest::Guest;
@@ -134,11 +135,12 @@ impl<G: Guest> Asking<'_, G> {
         let filter = on.sessions.at(*index)?.filter.clone();
         let selection = on.engine.sessions().get(*id)?.selection.clone();
         // Also where only of tasks that begin is told from now on, or no more.
-        on.change(*guest, *index, *id, filter, selection)?;
+        let stops = &mut Stops::default();
+        on.change(*guest, *index, *id, (filter, selection), stops)?;
         if takes_others {
             let events: Vec<_> = on.sessions.at(*index)?.events.iter().copied().collect();
-            on.begin_events(*guest, *index, &events)?;
-            tracing.probes.again(on, *guest, *index)?;
+            on.begin_events(*guest, *index, &events, stops)?;
+            tracing.probes.again(on, *guest, *index, stops)?;
         }
         Ok(())
     }

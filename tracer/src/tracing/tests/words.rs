@@ -52,7 +52,8 @@ fn what_lies_in_a_word_stops_nobody_and_the_rest_is_of_the_same_change() {
     let (mut tracing, guest) = mixed(None);
     let before = tracing.digest(&guest).unwrap();
     let changed = start(&mut tracing, &guest, "*");
-    assert_eq!((changed.patched, changed.pauses), (FUNCTIONS, 1));
+    // The rings are made in another one.
+    assert_eq!((changed.patched, changed.pauses), (FUNCTIONS, 2));
     assert_eq!(switched(&tracing), (HALF, HALF));
     // Those with even numbers.
     let stops = guest.stops();
@@ -214,7 +215,7 @@ fn text_that_has_moved_takes_pauses() {
     let (mut tracing, mut guest) = mixed(None);
     guest.moved_by = 1 << 12;
     let changed = start(&mut tracing, &guest, "*");
-    assert_eq!((changed.patched, changed.pauses), (FUNCTIONS, 1));
+    assert_eq!((changed.patched, changed.pauses), (FUNCTIONS, 2));
     assert_eq!(switched(&tracing), (0, FUNCTIONS));
 }
 
@@ -223,7 +224,7 @@ fn memory_that_is_not_mapped_here_takes_pauses() {
     let (mut tracing, mut guest) = mixed(None);
     guest.is_mapped = false;
     let changed = start(&mut tracing, &guest, "*");
-    assert_eq!((changed.patched, changed.pauses), (FUNCTIONS, 1));
+    assert_eq!((changed.patched, changed.pauses), (FUNCTIONS, 2));
     assert_eq!(switched(&tracing), (0, FUNCTIONS));
 }
 
@@ -233,15 +234,6 @@ proptest! {
     #[test]
     fn whatever_is_done_to_sessions_text_is_what_they_want(deeds in prop::collection::vec(deed(), 1..24)) {
         let (mut tracing, guest) = mixed(Some(Duration::from_millis(1)));
-        let before = tracing.digest(&guest).unwrap();
-        for deed in &deeds {
-            let _ = do_it(&mut tracing, &guest, deed);
-            prop_assert_eq!(patched(&tracing), wanted(&tracing), "after {:?}", deed);
-            prop_assert!(tracing.status().frozen.is_none());
-        }
-        for name in NAMES {
-            let _ = tracing.stop(&guest, name);
-        }
-        prop_assert_eq!(tracing.digest(&guest).unwrap(), before);
+        each_deed_is_done(&mut tracing, &guest, &deeds);
     }
 }
