@@ -16,6 +16,8 @@ pub struct Printed {
     pub calls: Counts,
     /// The checksum of each workload, in order.
     pub checksums: Vec<(String, String)>,
+    /// What workloads have counted, in order: of most it follows from what they did.
+    pub counters: Vec<(String, u64)>,
 }
 
 impl Printed {
@@ -37,10 +39,21 @@ impl Printed {
                     let pair = ((*workload).to_owned(), (*value).to_owned());
                     printed.checksums.push(pair);
                 }
+                ["counter", name, value] => {
+                    let value: u64 = value.parse().expect("a counter");
+                    printed.counters.push(((*name).to_owned(), value));
+                }
                 _ => {}
             }
         }
         printed
+    }
+
+    /// The last counter of this name.
+    #[must_use]
+    pub fn counter(&self, name: &str) -> Option<u64> {
+        let mut of = self.counters.iter().rev();
+        of.find_map(|(one, value)| (one == name).then_some(*value))
     }
 
     /// The sum of all calls.

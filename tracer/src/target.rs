@@ -214,11 +214,10 @@ pub struct NotProvided {
 /// where *somebody serves the breakpoints*: a vCPU that executes an `int3` at a site that is being changed
 /// comes back to the site, by the guest's own handler or by the host, until another instruction
 /// stands there.
+///
+/// Nobody can say with which page tables its vCPUs run: before the answer could be used they may run with others,
+/// and what was a table may be data. So text is where it was loaded, which a pause has shown (`Guest::locate`).
 pub trait LiveTarget: TextMemory {
-    /// The registers of every vCPU, indexed by its number, as they were when it last passed a
-    /// serialising point: whatever translates addresses has not changed since.
-    fn vcpus(&self) -> &[VcpuRegisters];
-
     /// Returns when every vCPU has passed a serialising point since the call: whatever it executes
     /// afterwards it has fetched after every write that was made before.
     ///

@@ -17,13 +17,16 @@ use image::Image;
 use terms::addr::{Gpa, Gva};
 use tracer::target::{
     LiveTarget, MemoryError, NotSynchronised, PhysicalMemory, TargetMemory, TextMemory,
-    VcpuRegisters, WindowMemory,
+    WindowMemory,
 };
 
+use crate::all_memory::AllMemory;
 use crate::loader::ElfLayout;
+use crate::machine::Machine;
 use crate::memory::Ram;
 use crate::quiesce::Holders;
-use crate::translated::Translated;
+use crate::running::Running;
+use crate::scatter::write_pieces;
 use crate::trial::features::software_breakpoints_of_ring3_exit;
 
 /// The word of a guest that serves breakpoints from outside.
@@ -114,8 +117,7 @@ pub struct Live<'m> {
     service: BreakpointService,
     /// What its word was.
     before: u64,
-    text: Translated<&'m Ram>,
-    registers: Vec<VcpuRegisters>,
+    text: Running<'m, Machine>,
     patience: Duration,
     /// What each vCPU has lost before.
     away: Vec<Duration>,
@@ -123,13 +125,14 @@ pub struct Live<'m> {
 
 impl<'m> Live<'m> {
     pub(crate) fn begin(
+        machine: &'m Machine,
         holders: &'m Holders,
-        ram: &'m Ram,
         service: BreakpointService,
         patience: Duration,
     ) -> Result<Self, LiveError> {
+        let ram = machine.ram();
         let before = service.begin(ram)?;
-        let text = Translated::new(ram, &[]);
+        let text = Running::of(machine, ram);
         let away = holders.away();
         let mut live = Self {
             holders,
@@ -137,7 +140,6 @@ impl<'m> Live<'m> {
             service,
             before,
             text,
-            registers: Vec::new(),
             patience,
             away,
         };
@@ -171,7 +173,7 @@ impl PhysicalMemory for Live<'_> {
 
 impl WindowMemory for Live<'_> {
     fn write_window(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
-        self.text.write_window(at, bytes)
+        self.ram.write_window(at, bytes)
     }
 }
 
@@ -183,26 +185,20 @@ impl TargetMemory for Live<'_> {
 
 impl TextMemory for Live<'_> {
     fn write_physical(&mut self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
-        self.text.write_physical(at, bytes)
+        self.ram.write(at, bytes)
     }
 
     fn write(&mut self, at: Gva, bytes: &[u8]) -> Result<(), MemoryError> {
-        self.text.write(at, bytes)
+        let found = self.text.pieces(at, bytes.len())?;
+        write_pieces(&self.ram, &found, bytes)
     }
 }
 
 impl LiveTarget for Live<'_> {
-    fn vcpus(&self) -> &[VcpuRegisters] {
-        &self.registers
-    }
-
     fn synchronise(&mut self) -> Result<(), NotSynchronised> {
         let deadline = Instant::now() + self.patience;
         let milliseconds = u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX);
         let passed = self.holders.pass(deadline);
-        let full = passed.map_err(|vcpu| NotSynchronised { vcpu, milliseconds })?;
-        self.registers = full.iter().map(VcpuRegisters::from).collect();
-        self.text.seen_by(&self.registers);
-        Ok(())
+        passed.map_err(|vcpu| NotSynchronised { vcpu, milliseconds })
     }
 }

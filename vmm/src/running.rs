@@ -8,7 +8,7 @@ use tracer::guest::Guest;
 use tracer::target::{AtomicTarget, MemoryError, PhysicalMemory, TargetMemory};
 
 use crate::memory::Ram;
-use crate::scatter::{pieces, read_pieces};
+use crate::scatter::{Piece, pieces, read_pieces};
 
 /// What is exchanged at once.
 const WORD: u64 = 8;
@@ -34,6 +34,14 @@ impl<'g, G: Guest> Running<'g, G> {
             length,
         })
     }
+
+    /// Where so many bytes lie.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMapped`]: not all of them are of what was loaded.
+    pub(crate) fn pieces(&self, at: Gva, length: usize) -> Result<Vec<Piece>, MemoryError> {
+        pieces(at, length, |here| self.locate(here, length))
+    }
 }
 
 impl<G: Guest> PhysicalMemory for Running<'_, G> {
@@ -44,9 +52,7 @@ impl<G: Guest> PhysicalMemory for Running<'_, G> {
 
 impl<G: Guest> TargetMemory for Running<'_, G> {
     fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError> {
-        let length = into.len();
-        let found = pieces(at, length, |here| self.locate(here, length))?;
-        read_pieces(self.guest.memory(), &found, into)
+        read_pieces(self.guest.memory(), &self.pieces(at, into.len())?, into)
     }
 }
 

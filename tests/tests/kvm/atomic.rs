@@ -58,16 +58,20 @@ fn it_is_what_is_done_where_the_processor_promises_it_and_refused_elsewhere() {
 fn a_storm_of_changes_leaves_every_result_and_every_byte_as_it_was() {
     if promises_atomic() {
         let changes = if is_long() { CHANGES } else { scaled(2000) };
-        storms(&ATOMIC, changes, |_| {});
+        storms(changes, || ATOMIC, |_| {});
     }
 }
 
 #[test]
 fn a_storm_of_changes_of_a_graph_session_does_too() {
     if promises_atomic() {
-        storms(&ATOMIC, scaled(500), |client| {
-            client.call("start", json!({"tracer": "graph", "notrace": ["spin_*"]}));
-        });
+        storms(
+            scaled(500),
+            || ATOMIC,
+            |client| {
+                client.call("start", json!({"tracer": "graph", "notrace": ["spin_*"]}));
+            },
+        );
     }
 }
 
@@ -137,15 +141,6 @@ fn one_of_ten_thousand_functions_is_switched_and_nobody_is_stopped() {
     assert_eq!(printed.calls["spin_leaf"], 4 * printed.calls["spin_root"]);
 }
 
-/// What the guest has counted under this name.
-fn counter(console: &str, name: &str) -> u64 {
-    let prefix = format!("counter {name} ");
-    let mut counts = console
-        .lines()
-        .filter_map(|line| line.strip_prefix(&prefix));
-    counts.next().expect("a counter").parse().expect("a number")
-}
-
 /// The guest has a tracer of its own, so to speak, that minds what others have put there; so do we.
 #[test]
 fn a_guest_that_patches_the_same_sites_meanwhile_is_never_written_over() {
@@ -169,15 +164,14 @@ fn a_guest_that_patches_the_same_sites_meanwhile_is_never_written_over() {
     running.wait_for("patched");
     assert_eq!(client.digest(), text);
     running.type_text("q");
-    let ended = running.end().0.good();
+    let printed = running.end().0.good().printed();
     let [changes, met, overwritten] =
-        ["changes", "met", "overwritten"].map(|name| counter(&ended.stdout, name));
+        ["changes", "met", "overwritten"].map(|name| printed.counter(name).expect("a counter"));
     println!(
         "{made} sites patched, {left} left to the guest, which has made {changes} changes and met {met} of ours"
     );
     assert_eq!(overwritten, 0);
     assert!(changes > 0 && made > 0);
-    let printed = ended.printed();
     assert_eq!(printed.calls["spin_leaf"], 4 * printed.calls["spin_root"]);
 }
 

@@ -11,14 +11,18 @@ const LIVE: [&str; 2] = ["--patch-method", "live"];
 
 #[test]
 fn a_storm_of_live_changes_leaves_every_result_and_every_byte_as_it_was() {
-    storms(&LIVE, scaled(1000), |_| {});
+    storms(scaled(1000), || LIVE, |_| {});
 }
 
 #[test]
 fn a_storm_of_live_changes_of_a_graph_session_does_too() {
-    storms(&LIVE, scaled(400), |client| {
-        client.call("start", json!({"tracer": "graph", "notrace": ["spin_*"]}));
-    });
+    storms(
+        scaled(400),
+        || LIVE,
+        |client| {
+            client.call("start", json!({"tracer": "graph", "notrace": ["spin_*"]}));
+        },
+    );
 }
 
 #[test]

@@ -120,7 +120,7 @@ impl Commit<'_> {
         target: &mut (impl LiveTarget + ?Sized),
         plan: &Plan,
     ) -> Result<Applied, ApplyError> {
-        self.commit(Live::of(target), plan)
+        self.commit(Live(target), plan)
     }
 
     /// [`Self::apply`] while every vCPU runs, of a plan whose steps all are of words: at none of its sites is a vCPU stopped,

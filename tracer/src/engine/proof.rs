@@ -116,31 +116,21 @@ impl<T: StoppedTarget + ?Sized> Proof for Stopped<'_, T> {
 
 /// Somebody serves breakpoints, and every vCPU can be made to fetch anew.
 #[derive(Debug)]
-pub(super) struct Live<'t, T: ?Sized> {
-    target: &'t mut T,
-    vcpus: Vec<VcpuRegisters>,
-}
-
-impl<'t, T: LiveTarget + ?Sized> Live<'t, T> {
-    pub fn of(target: &'t mut T) -> Self {
-        let vcpus = target.vcpus().to_vec();
-        Self { target, vcpus }
-    }
-}
+pub(super) struct Live<'t, T: ?Sized>(pub &'t mut T);
 
 impl<T: LiveTarget + ?Sized> Proof for Live<'_, T> {
     type Target = T;
 
     fn target(&self) -> &T {
-        self.target
+        self.0
     }
 
     fn vcpus(&self) -> &[VcpuRegisters] {
-        &self.vcpus
+        &[]
     }
 
     fn check_window(&mut self, window: &Window) -> Result<(), WindowError> {
-        window.verify_seen_by(self.target, &self.vcpus)
+        untouched(self.0, window)
     }
 
     /// Those that close places.
@@ -159,11 +149,20 @@ impl<T: LiveTarget + ?Sized> Proof for Live<'_, T> {
         pokes: &[Poke],
         _: &dyn Fn(usize) -> Shared,
     ) -> Result<Left, TransactionError> {
-        live::apply(self.target, image, pokes).map(|()| Left::new())
+        live::apply(self.0, image, pokes).map(|()| Left::new())
     }
 
     fn write_words(&mut self, words: &[&WordWrite]) -> Result<(), WordError> {
-        word::write(self.target, words.iter().copied())
+        word::write(self.0, words.iter().copied())
+    }
+}
+
+/// While vCPUs run nobody says with which page tables: all that can be told of the window is whether its entries are as
+/// they were written.
+fn untouched(memory: &(impl PhysicalMemory + ?Sized), window: &Window) -> Result<(), WindowError> {
+    match window.is_untouched(memory) {
+        true => Ok(()),
+        false => Err(WindowError::Touched),
     }
 }
 
@@ -183,10 +182,7 @@ impl<T: AtomicTarget + ?Sized> Proof for Running<'_, T> {
     }
 
     fn check_window(&mut self, window: &Window) -> Result<(), WindowError> {
-        match window.is_untouched(self.0) {
-            true => Ok(()),
-            false => Err(WindowError::Touched),
-        }
+        untouched(self.0, window)
     }
 
     /// Those that are more than one instruction in one word.

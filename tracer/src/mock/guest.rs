@@ -384,10 +384,6 @@ impl StoppedTarget for MockStopped {
 }
 
 impl LiveTarget for MockStopped {
-    fn vcpus(&self) -> &[VcpuRegisters] {
-        &self.vcpus
-    }
-
     fn synchronise(&mut self) -> Result<(), NotSynchronised> {
         Ok(())
     }

@@ -448,10 +448,6 @@ impl AtomicTarget for MockTarget {
 
 /// Its vCPUs execute nothing, so they have always seen everything.
 impl LiveTarget for MockTarget {
-    fn vcpus(&self) -> &[VcpuRegisters] {
-        &self.vcpus
-    }
-
     fn synchronise(&mut self) -> Result<(), NotSynchronised> {
         Ok(())
     }

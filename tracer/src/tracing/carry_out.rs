@@ -94,15 +94,13 @@ impl Patching {
         self.method
     }
 
-    /// Lets text be written while the guest runs, where that was chosen.
-    ///
-    /// # Errors
-    /// Why that cannot be now.
-    pub fn live<'g, G: Guest>(&self, guest: &'g G) -> Result<Option<G::Live<'g>>, TracingError> {
-        match self.method {
-            PatchMethod::Live if self.is_lasting => Ok(guest.live()?),
-            _ => Ok(None),
-        }
+    /// Whether text may be written by this method while the guest runs: where a pause has shown it to be, and with the
+    /// window as it was written. Else the guest has to be stopped to see more.
+    fn may_run(&self, method: PatchMethod, engine: &Engine, guest: &impl Guest) -> bool {
+        let mut foothold = engine.foothold().into_iter();
+        self.method == method
+            && self.is_in_place
+            && foothold.all(|foothold| foothold.window().is_untouched(guest.memory()))
     }
 
     /// Carries out `plan`, and adds what that did to `carried`.
@@ -141,8 +139,7 @@ impl Patching {
         if self.method == PatchMethod::Atomic && plan.is_empty() {
             return Ok(());
         }
-        if self.method == PatchMethod::Atomic
-            && self.is_in_place
+        if self.may_run(PatchMethod::Atomic, engine, guest)
             && let Some(mut running) = guest.running()
             && let Some(words) = take_words(engine, &running, &mut plan)
         {
@@ -151,8 +148,10 @@ impl Patching {
                 return Ok(());
             }
         }
-        if may_be_live(&plan)
-            && let Some(mut live) = self.live(guest)?
+        if self.is_lasting
+            && may_be_live(&plan)
+            && self.may_run(PatchMethod::Live, engine, guest)
+            && let Some(mut live) = guest.live()?
         {
             let applied = engine.apply_live(&mut live, &plan)?;
             self.switched.live += applied.written;
@@ -309,12 +308,8 @@ impl Patching {
 }
 
 /// Takes out of a plan what can be made while every vCPU runs: single instructions in one word each, of text that stays
-/// and that the target reaches. Nothing where the window is not as it was written: then the guest has to be stopped.
+/// and that the target reaches.
 fn take_words(engine: &Engine, target: &impl AtomicTarget, plan: &mut Plan) -> Option<Plan> {
-    let mut foothold = engine.foothold().into_iter();
-    if !foothold.all(|foothold| foothold.window().is_untouched(target)) {
-        return None;
-    }
     let reaches = |edit: &Edit| {
         let Poke { function, at, .. } = edit.poke;
         engine.transient().stays(engine.image(), function, at) && target.reaches(at)

@@ -89,10 +89,6 @@ impl Attachment {
         &self,
         guest: &impl Guest,
     ) -> Result<Result<(), FrozenBy>, TracingError> {
-        if let Some(mut live) = self.patching.live(guest)? {
-            let vcpus = crate::target::LiveTarget::vcpus(&live).to_vec();
-            return Ok(self.engine.check_foothold(&mut live, &vcpus));
-        }
         let mut stopped = guest.stop()?;
         let vcpus = crate::target::StoppedTarget::vcpus(&stopped).to_vec();
         Ok(self.engine.check_foothold(&mut stopped, &vcpus))

@@ -11,7 +11,7 @@ use tracer::guest::{Guest, LiveGuest, NoClockPage, NotLive, Pauses, RegisterErro
 use tracer::host_events::HostEvents;
 use tracer::target::{
     LiveTarget, MemoryError, NotSynchronised, PhysicalMemory, TargetMemory, TextMemory,
-    VcpuRegisters, WindowMemory,
+    WindowMemory,
 };
 
 use super::machine::Foreign;
@@ -195,10 +195,6 @@ impl TextMemory for Never {
 }
 
 impl LiveTarget for Never {
-    fn vcpus(&self) -> &[VcpuRegisters] {
-        match *self {}
-    }
-
     fn synchronise(&mut self) -> Result<(), NotSynchronised> {
         match *self {}
     }

@@ -145,19 +145,17 @@ impl Holders {
         self.times.borrow_mut().released(paused);
     }
 
-    /// Has every vCPU pass a serialising point, without stopping them together; answers with the
-    /// registers that they had there.
+    /// Has every vCPU pass a serialising point, without stopping them together.
     ///
     /// # Errors
     /// The number of a vCPU that did not come by until `deadline`.
-    pub(crate) fn pass(&self, deadline: Instant) -> Result<Vec<FullRegisters>, u16> {
+    pub(crate) fn pass(&self, deadline: Instant) -> Result<(), u16> {
         let wanted: Vec<u64> = self.vcpus.iter().map(VcpuHandle::ask_pass).collect();
-        let passed = |(handle, wanted): (&VcpuHandle, u64)| {
-            handle
-                .wait_passed(wanted, deadline)
-                .ok_or_else(|| handle.number())
-        };
-        self.vcpus.iter().zip(wanted).map(passed).collect()
+        let mut asked = self.vcpus.iter().zip(wanted);
+        match asked.find(|(handle, wanted)| !handle.wait_passed(*wanted, deadline)) {
+            Some((late, _)) => Err(late.number()),
+            None => Ok(()),
+        }
     }
 
     /// The most that each vCPU can have lost by passes.

@@ -216,12 +216,10 @@ impl Vcpu {
     /// return at once, so none is missed.
     fn pass(&mut self, wanted: u64) {
         self.passed = wanted;
-        let registers = self.reader.at_exit(&self.fd).ok();
         kick::serialise_core();
         let shared = Arc::clone(&self.shared);
         let mut mailbox = shared.lock();
         mailbox.passed = wanted;
-        mailbox.registers = registers;
         if let Some(asked) = mailbox.asked.take() {
             mailbox.away += asked.elapsed();
         }

@@ -9,8 +9,7 @@ use terms::site::SITE_LENGTH;
 use super::*;
 use crate::mock::{Faults, MockTarget, Rights};
 use crate::target::{
-    MemoryError, NotSynchronised, PhysicalMemory, StoppedTarget, TargetMemory, TextMemory,
-    VcpuRegisters, WindowMemory,
+    MemoryError, NotSynchronised, PhysicalMemory, TargetMemory, TextMemory, WindowMemory,
 };
 
 const JUMP: SiteBytes = SiteBytes::new([0xe9, 1, 2, 3, 4]);
@@ -123,9 +122,6 @@ impl TextMemory for Running {
 }
 
 impl LiveTarget for Running {
-    fn vcpus(&self) -> &[VcpuRegisters] {
-        StoppedTarget::vcpus(&self.machine)
-    }
     fn synchronise(&mut self) -> Result<(), NotSynchronised> {
         self.synchronised += 1;
         if self.late.contains(&self.synchronised) {

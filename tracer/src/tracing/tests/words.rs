@@ -14,10 +14,14 @@ const HALF: u64 = FUNCTIONS / 2;
 const FOREIGN: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x01];
 
 fn mixed(max_pause: Option<Duration>) -> (Tracing, MockGuest) {
+    mixed_by(PatchMethod::Atomic, max_pause)
+}
+
+fn mixed_by(method: PatchMethod, max_pause: Option<Duration>) -> (Tracing, MockGuest) {
     let (mut tracing, mut guest) = prepared_of(mixed_image(FUNCTIONS), small(None));
     let now = mock::HOST.now;
-    tracing.attachment.patching = Patching::new(PatchMethod::Atomic, true, max_pause, now);
-    guest.is_mapped = true;
+    tracing.attachment.patching = Patching::new(method, true, max_pause, now);
+    (guest.is_mapped, guest.serves_breakpoints) = (true, true);
     (tracing, guest)
 }
 
@@ -180,7 +184,13 @@ fn a_jump_that_the_guest_writes_over_meanwhile_freezes_patching() {
 /// A window that the guest has cleared is put back in a pause, so there has to be one.
 #[test]
 fn a_window_that_is_not_as_it_was_takes_a_pause() {
-    let (mut tracing, guest) = mixed(None);
+    for method in [PatchMethod::Atomic, PatchMethod::Live] {
+        a_cleared_window_takes_a_pause(method);
+    }
+}
+
+fn a_cleared_window_takes_a_pause(method: PatchMethod) {
+    let (mut tracing, guest) = mixed_by(method, None);
     start(&mut tracing, &guest, "f4");
     let window = tracing.attachment.engine.foothold().unwrap().window();
     assert!(window.is_untouched(guest.memory()));
@@ -212,11 +222,13 @@ fn a_window_that_is_not_as_it_was_takes_a_pause() {
 /// Where it was loaded its bytes may still stand, but nobody executes them.
 #[test]
 fn text_that_has_moved_takes_pauses() {
-    let (mut tracing, mut guest) = mixed(None);
-    guest.moved_by = 1 << 12;
-    let changed = start(&mut tracing, &guest, "*");
-    assert_eq!((changed.patched, changed.pauses), (FUNCTIONS, 2));
-    assert_eq!(switched(&tracing), (0, FUNCTIONS));
+    for method in [PatchMethod::Atomic, PatchMethod::Live] {
+        let (mut tracing, mut guest) = mixed_by(method, None);
+        guest.moved_by = 1 << 12;
+        let changed = start(&mut tracing, &guest, "*");
+        assert_eq!((changed.patched, changed.pauses), (FUNCTIONS, 2));
+        assert_eq!(switched(&tracing), (0, FUNCTIONS));
+    }
 }
 
 #[test]
