@@ -77,9 +77,6 @@ pub trait Personality: Debug + Sync {
     /// What of it must never be patched, whatever the user asks for.
     fn never_traced(&self) -> &'static [NeverTraced];
 
-    /// Whether its text stays where it is for as long as it runs, but for what it announces.
-    fn keeps_text(&self) -> bool;
-
     /// Bytes of the stack that each of its threads has in the kernel.
     fn stack_bytes(&self, image: &Image) -> u64;
 
@@ -166,10 +163,6 @@ impl Personality for Announcing {
 
     fn never_traced(&self) -> &'static [NeverTraced] {
         MCOUNT
-    }
-
-    fn keeps_text(&self) -> bool {
-        true
     }
 
     fn stack_bytes(&self, image: &Image) -> u64 {

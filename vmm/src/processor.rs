@@ -1,6 +1,10 @@
-//! What this host's processor promises, by who has made it.
+//! What this host's processor promises, by who has made it, and whether a trial shows the same.
 
 use std::arch::x86_64::__cpuid;
+use std::sync::OnceLock;
+
+use crate::trial::TrialError;
+use crate::trial::switching::{Effort, Switching, switching};
 
 /// The processor promises less than is needed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -29,6 +33,50 @@ fn promised_by(vendor: String) -> Result<(), NoPromise> {
     }
 }
 
+/// Why words of text are not exchanged while others execute them.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoExchange {
+    /// Nobody promises it.
+    #[error(transparent)]
+    NoPromise(#[from] NoPromise),
+    /// It was promised, and is not so here.
+    #[error(
+        "the maker of this processor promises that text may change while it is executed, but in a trial on this host a \
+         vCPU executed neither what was there nor what is ({switches} changes; see vmm doctor)"
+    )]
+    Wrong { switches: u64 },
+    /// Nobody knows.
+    #[error(
+        "the maker of this processor promises that text may change while it is executed, but it cannot be tried on this host: {why}"
+    )]
+    Untried { why: String },
+}
+
+/// Whether words of text may be exchanged here while vCPUs execute them: the processor's maker has to promise it, and a trial
+/// of some milliseconds has to show it. It is made once in a process, if anything is promised.
+///
+/// # Errors
+/// [`NoExchange`].
+pub(crate) fn exchanges_words() -> Result<(), NoExchange> {
+    static TRIED: OnceLock<Result<(), NoExchange>> = OnceLock::new();
+    let tried = TRIED.get_or_init(|| shown(promises_atomic(), || switching(Effort::BRIEF)));
+    tried.clone()
+}
+
+fn shown(
+    promised: Result<(), NoPromise>,
+    tried: impl FnOnce() -> Result<Switching, TrialError>,
+) -> Result<(), NoExchange> {
+    promised?;
+    match tried() {
+        Ok(Switching { is_right: true, .. }) => Ok(()),
+        Ok(Switching { switches, .. }) => Err(NoExchange::Wrong { switches }),
+        Err(error) => Err(NoExchange::Untried {
+            why: error.to_string(),
+        }),
+    }
+}
+
 /// Who has made this processor, as it says (CPUID 0).
 pub(crate) fn vendor() -> String {
     let leaf = __cpuid(0);
@@ -48,5 +96,23 @@ mod tests {
             assert!(refused.contains(&format!("({other})")), "{refused}");
         }
         assert_eq!(vendor().len(), 12);
+    }
+
+    #[test]
+    fn what_is_promised_has_to_be_shown_too() {
+        let tried = |is_right| Switching {
+            switches: 7,
+            passes: [3, 4],
+            is_right,
+        };
+        shown(Ok(()), || Ok(tried(true))).unwrap();
+        let wrong = shown(Ok(()), || Ok(tried(false))).unwrap_err();
+        assert_eq!(wrong, NoExchange::Wrong { switches: 7 });
+        let untried = shown(Ok(()), || Err(TrialError::Hung)).unwrap_err();
+        assert!(untried.to_string().contains("did not leave"), "{untried}");
+        // Where nobody promises it nothing is tried.
+        let promised = promised_by("GenuineIntel".to_owned());
+        let refused = shown(promised, || unreachable!("nothing is tried")).unwrap_err();
+        assert!(matches!(refused, NoExchange::NoPromise(_)), "{refused}");
     }
 }

@@ -5,6 +5,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use tests::exact::assert_traced_with;
 use tests::{Client, Guest, Running, guest, is_long, promises_atomic, scaled, vmm_says};
+use vmm::trial::switching::{Effort, switching};
 
 use crate::live::exact_while_another_comes_and_goes;
 use crate::storm::storms;
@@ -52,6 +53,20 @@ fn it_is_what_is_done_where_the_processor_promises_it_and_refused_elsewhere() {
     for word in ["does not promise", "--patch-method quiesce"] {
         assert!(refused.stderr.contains(word), "{refused}");
     }
+}
+
+/// What the default depends on, where it is promised: whoever has made the processor, so few changes go well.
+#[test]
+fn the_trial_before_a_run_is_brief_and_finds_nothing_wrong() {
+    let since = Instant::now();
+    let tried = switching(Effort::BRIEF).expect("a tiny VM");
+    println!("{tried:?} in {:?}", since.elapsed());
+    assert!(tried.is_right, "{tried:?}");
+    assert!(
+        (1..=Effort::BRIEF.switches).contains(&tried.switches),
+        "{tried:?}"
+    );
+    assert!(tried.passes.iter().sum::<u64>() > 0, "{tried:?}");
 }
 
 #[test]

@@ -236,6 +236,18 @@ impl Plan {
         }
     }
 
+    /// Takes out what is meant: all of it, or as much as may be made in a change of its own. None where that is nothing.
+    #[must_use]
+    pub fn take(&mut self, is_meant: impl Fn(&Step) -> bool) -> Option<Self> {
+        let obstacles = self.obstacles;
+        let all = self.steps.iter().all(&is_meant);
+        let steps: Vec<Step> = match all || self.may_be_cut() {
+            true => self.steps.extract_if(.., |step| is_meant(step)).collect(),
+            false => Vec::new(),
+        };
+        (!steps.is_empty()).then_some(Self { steps, obstacles })
+    }
+
     /// Takes out the steps that are `of_words`, if any writes something: those that can be made while every vCPU runs. A plan
     /// that may not be cut is taken as a whole, if it is one write; what writes nothing goes with the rest, if there is one.
     pub fn take_words(&mut self, of_words: impl Fn(&Step) -> bool) -> Option<Self> {

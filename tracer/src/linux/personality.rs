@@ -63,11 +63,6 @@ impl Personality for Linux {
         deny::GROUPS
     }
 
-    /// Init text is freed, and so are modules.
-    fn keeps_text(&self) -> bool {
-        false
-    }
-
     fn stack_bytes(&self, _: &Image) -> u64 {
         STACK
     }

@@ -49,9 +49,6 @@ impl Carried {
 #[derive(Debug)]
 pub(super) struct Patching {
     method: PatchMethod,
-    /// Whether text stays until we take our bytes out of it. Only a guest that is stopped cannot free it before the
-    /// write.
-    is_lasting: bool,
     slices: Slices,
     /// The host's clock.
     now: fn() -> Duration,
@@ -63,15 +60,9 @@ pub(super) struct Patching {
 
 impl Patching {
     /// By this method; in one pause text is written for `max_pause` at most, if that is given.
-    pub fn new(
-        method: PatchMethod,
-        is_lasting: bool,
-        max_pause: Option<Duration>,
-        now: fn() -> Duration,
-    ) -> Self {
+    pub fn new(method: PatchMethod, max_pause: Option<Duration>, now: fn() -> Duration) -> Self {
         Self {
             method,
-            is_lasting,
             slices: Slices::new(max_pause),
             now,
             is_in_place: false,
@@ -148,18 +139,35 @@ impl Patching {
                 return Ok(());
             }
         }
-        if self.is_lasting
+        if self.may_run(PatchMethod::Live, engine, guest)
             && may_be_live(&plan)
-            && self.may_run(PatchMethod::Live, engine, guest)
-            && let Some(mut live) = guest.live()?
+            && let Some(lasting) = take_lasting(engine, guest, &mut plan)
         {
-            let applied = engine.apply_live(&mut live, &plan)?;
-            self.switched.live += applied.written;
-            carried.add(applied);
-            carried.stops.lost(live.lost());
-            return Ok(());
+            self.write_live(engine, guest, lasting, carried)?;
+            if plan.is_empty() {
+                return Ok(());
+            }
         }
         self.each_slice(engine, guest, plan, carried)
+    }
+
+    /// Writes text that stays, while vCPUs run into breakpoints.
+    fn write_live(
+        &mut self,
+        engine: &mut Engine,
+        guest: &impl Guest,
+        plan: Plan,
+        carried: &mut Carried,
+    ) -> Result<(), TracingError> {
+        let Some(mut live) = guest.live()? else {
+            return self.each_slice(engine, guest, plan, carried);
+        };
+        let applied = engine.apply_live(&mut live, &plan)?;
+        self.switched.live += applied.written;
+        carried.add(applied);
+        carried.stops.lost(live.lost());
+        carried.done.push(plan);
+        Ok(())
     }
 
     /// Writes what is of words, while every vCPU runs.
@@ -315,6 +323,26 @@ fn take_words(engine: &Engine, target: &impl AtomicTarget, plan: &mut Plan) -> O
         engine.transient().stays(engine.image(), function, at) && target.reaches(at)
     };
     plan.take_words(|step| step.is_of_words() && step.edits.iter().all(reaches))
+}
+
+/// Takes out of a plan what may be written while the guest runs: text that stays, where it was loaded. Only a guest that is
+/// stopped cannot free the rest before the write.
+fn take_lasting(engine: &Engine, guest: &impl Guest, plan: &mut Plan) -> Option<Plan> {
+    let is_there = |at, bytes: usize| {
+        let found = guest.locate(at);
+        found.is_some_and(|(_, left)| left >= bytes as u64)
+    };
+    let lasts = |edit: &Edit| {
+        let Poke {
+            function, at, new, ..
+        } = &edit.poke;
+        engine.transient().stays(engine.image(), *function, *at)
+            && is_there(*at, new.as_slice().len())
+    };
+    plan.take(|step| {
+        let word = step.word.as_ref();
+        step.edits.iter().all(lasts) && word.is_none_or(|word| is_there(word.at, size_of::<u64>()))
+    })
 }
 
 /// Does `what` for a plan, with the journal told before and afterwards.

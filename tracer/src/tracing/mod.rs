@@ -51,7 +51,6 @@ use crate::digest::text_digest;
 use crate::engine::{ApplyError, Engine, Foothold};
 
 use crate::filter::{Filter, Sources};
-use crate::guest_kind;
 use crate::points::any;
 use crate::points::locks::LockPrefixes;
 use image::Image;
@@ -211,12 +210,7 @@ impl Tracing {
         } = options;
         let mut default = TraceSession::new(DEFAULT_SESSION, tracer, session, filter, &shared)?;
         default.waiting = options.enabled;
-        let patching = Patching::new(
-            options.patch_method,
-            guest_kind::of(&image).keeps_text(),
-            options.max_pause,
-            host.clock.now,
-        );
+        let patching = Patching::new(options.patch_method, options.max_pause, host.clock.now);
         Ok(Self {
             attachment: Attachment {
                 engine,

@@ -34,7 +34,6 @@ use terms::quantity::counted;
 use tracer::Mode;
 use tracer::guest::Guest;
 use tracer::tracing::lossless::NotLossless;
-use tracer::tracing::options::PatchMethod;
 use tracer::tracing::{Kernel, Tracing, TracingError};
 
 /// Traces the guest.
@@ -106,12 +105,12 @@ fn check(options: &AttachOptions) -> Result<(), Failure> {
     if options.traced.session.mode == Mode::Lossless {
         return Err(TracingError::from(NotLossless::Foreign).into());
     }
-    if options.traced.method() == PatchMethod::Live {
+    if options.traced.is_live() {
         let message = "--patch-method live: not with `vmm attach`: its breakpoints would be exits to the guest's VMM, which does not serve them; \
                        use --patch-method quiesce";
         return Err(Failure::bad_input(message));
     }
-    Ok(())
+    options.traced.try_method()
 }
 
 /// Why a guest is not traced: of one whose VMM has ended meanwhile that, and not what could not be done for it.

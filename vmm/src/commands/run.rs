@@ -34,7 +34,7 @@ use crate::watchdog::Watchdog;
 use image::Image;
 use tempfile::TempDir;
 use tracer::host_events::HostTeller;
-use tracer::tracing::options::{PatchMethod, WaitTime};
+use tracer::tracing::options::WaitTime;
 use tracer::tracing::{Kernel, Tracing, TracingError};
 
 /// Time that the console output has to get out after the guest has ended.
@@ -58,6 +58,7 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, Failure> {
     give_up_capabilities().map_err(Failure::bad_input)?;
     // Before there is a guest: who looks for the machine of this process finds one.
     try_this_host()?;
+    options.traced.try_method()?;
     hold_files().map_err(Failure::bad_input)?;
     options.held.hold(Guest::Own).map_err(Failure::bad_input)?;
     let signals = Signals::take_over().map_err(Failure::bad_input)?;
@@ -121,7 +122,7 @@ fn image(
     let image = kernel
         .image()
         .map_err(|error| Failure::bad_input(kernel.refused(&error)))?;
-    if options.traced.method() == PatchMethod::Live {
+    if options.traced.is_live() {
         machine
             .serve_breakpoints(&image)
             .map_err(|why| Failure::bad_input(format!("{why}; use --patch-method quiesce")))?;
@@ -205,7 +206,7 @@ fn boot(
     signals: Signals,
     console: &ConsoleWriter,
 ) -> Result<(EventLoop<Machine>, Option<TempDir>), Failure> {
-    if options.nested && options.traced.method() == PatchMethod::Live {
+    if options.nested && options.traced.is_live() {
         let message = "--nested: text cannot be changed live, for a vCPU that passes by may show the registers of a guest of the guest; use --patch-method quiesce";
         return Err(Failure::bad_input(message));
     }

@@ -4,7 +4,7 @@ use super::check::{Check, NEWER_KVM, Need, Subject};
 use crate::processor::{promises_atomic, vendor};
 use crate::trial::TrialError;
 use crate::trial::features::{self, Speed};
-use crate::trial::switching::{self, Switching};
+use crate::trial::switching::{self, Effort, Switching};
 
 const RING0: Subject = Subject {
     name: "ring 0 runs",
@@ -140,7 +140,7 @@ pub(super) fn look(checks: &mut Vec<Check>) {
 /// What the processor's maker promises, and what a trial of a second shows.
 fn switching() -> Check {
     let promised = promises_atomic();
-    match switching::switching(u64::MAX) {
+    match switching::switching(Effort::SECOND) {
         Ok(tried) => {
             let Switching {
                 switches,

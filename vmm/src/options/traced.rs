@@ -11,7 +11,7 @@ use super::session::SessionOptions;
 use super::trigger::{Action, Trigger};
 use crate::failure::Failure;
 use crate::layout;
-use crate::processor::promises_atomic;
+use crate::processor::{NoExchange, exchanges_words, promises_atomic};
 use trace::export::budget::Budget;
 use tracer::Dispatch;
 use tracer::tracing::options::{DEFAULT_SESSION, PatchMethod, Tracer, TracingOptions};
@@ -115,14 +115,46 @@ impl Traced {
         )
     }
 
-    /// How text is changed.
+    /// How text is changed. Where nobody has said it, that can take a trial (see [`Self::try_method`]).
     #[must_use]
     pub fn method(&self) -> PatchMethod {
-        let own = match !self.atomic && promises_atomic().is_ok() {
-            true => PatchMethod::Atomic,
-            false => PatchMethod::Quiesce,
-        };
-        self.patch_method.unwrap_or(own)
+        match self.patch_method {
+            Some(method) => method,
+            None if !self.atomic && exchanges_words().is_ok() => PatchMethod::Atomic,
+            None => PatchMethod::Quiesce,
+        }
+    }
+
+    /// Whether breakpoints have to be served while text is changed.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.patch_method == Some(PatchMethod::Live)
+    }
+
+    /// Tries what text is to be changed by on this host, once and for some milliseconds. What only was not chosen by
+    /// somebody is given up with a warning.
+    ///
+    /// # Errors
+    /// What was asked for goes wrong here, and what to do.
+    pub fn try_method(&self) -> Result<(), Failure> {
+        let is_asked_for = self.patch_method == Some(PatchMethod::Atomic);
+        if !is_asked_for && (self.atomic || self.patch_method.is_some()) {
+            return Ok(());
+        }
+        match (exchanges_words(), is_asked_for) {
+            (Ok(()) | Err(NoExchange::NoPromise(_)), _) => Ok(()),
+            (Err(why @ NoExchange::Wrong { .. }), true) => Err(Failure::bad_input(format!(
+                "--patch-method atomic: {why}; use --patch-method quiesce"
+            ))),
+            (Err(why), true) => {
+                log::warn!("--patch-method atomic: {why}");
+                Ok(())
+            }
+            (Err(why), false) => {
+                log::warn!("text is changed in pauses: {why}");
+                Ok(())
+            }
+        }
     }
 
     /// Whether text can be changed so as was asked for.

@@ -10,8 +10,27 @@ use super::run::run_while;
 use super::vm::{CODE, WORD};
 use super::{Ending, Ring, Trial, TrialError};
 
-/// For so long at most.
-const TRIAL: Duration = Duration::from_secs(1);
+/// How much is tried.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// So many changes at most.
+    pub switches: u64,
+    /// For so long at most.
+    pub time: Duration,
+}
+
+impl Effort {
+    /// As much as shows whether it works at all: a guest waits for it.
+    pub const BRIEF: Self = Self {
+        switches: 20_000,
+        time: Duration::from_millis(50),
+    };
+    /// For somebody who wants to know it.
+    pub const SECOND: Self = Self {
+        switches: u64::MAX,
+        time: Duration::from_secs(1),
+    };
+}
 
 /// ```text
 ///   0: nopl 0(%rax,%rax)          the place; or: jmp 10
@@ -44,14 +63,14 @@ pub struct Switching {
     pub is_right: bool,
 }
 
-/// Tries it for a second, or until the place was changed so often.
+/// Tries it.
 ///
 /// # Errors
 /// [`TrialError`] when there is no tiny VM to try it in.
-pub fn switching(most: u64) -> Result<Switching, TrialError> {
+pub fn switching(effort: Effort) -> Result<Switching, TrialError> {
     let trial = Trial::of(PASSES, Ring::User);
     let (outcome, switches) = run_while(trial, move |memory, has_ended| {
-        let switches = switch(memory, has_ended, most);
+        let switches = switch(memory, has_ended, effort);
         tell(memory);
         switches
     })?;
@@ -72,7 +91,7 @@ pub fn switching(most: u64) -> Result<Switching, TrialError> {
 }
 
 /// Changes the place, as often as that is possible.
-fn switch(memory: &GuestMemoryMmap, has_ended: &AtomicBool, most: u64) -> u64 {
+fn switch(memory: &GuestMemoryMmap, has_ended: &AtomicBool, effort: Effort) -> u64 {
     let slice = memory.get_slice(GuestAddress(CODE), size_of::<u64>());
     let Some(word) = slice
         .as_ref()
@@ -81,11 +100,14 @@ fn switch(memory: &GuestMemoryMmap, has_ended: &AtomicBool, most: u64) -> u64 {
     else {
         return 0;
     };
-    let deadline = Instant::now() + TRIAL;
+    let deadline = Instant::now() + effort.time;
     let [mut now, mut next] = WAYS;
     let mut switches = 0;
     // The code is written by the vCPU's thread before it enters: until then the word is another one.
-    while switches < most && !has_ended.load(Ordering::Acquire) && Instant::now() < deadline {
+    while switches < effort.switches
+        && !has_ended.load(Ordering::Acquire)
+        && Instant::now() < deadline
+    {
         let switched = word.compare_exchange(now, next, Ordering::SeqCst, Ordering::SeqCst);
         if switched.is_ok() {
             (now, next) = (next, now);

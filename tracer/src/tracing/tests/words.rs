@@ -20,7 +20,7 @@ fn mixed(max_pause: Option<Duration>) -> (Tracing, MockGuest) {
 fn mixed_by(method: PatchMethod, max_pause: Option<Duration>) -> (Tracing, MockGuest) {
     let (mut tracing, mut guest) = prepared_of(mixed_image(FUNCTIONS), small(None));
     let now = mock::HOST.now;
-    tracing.attachment.patching = Patching::new(method, true, max_pause, now);
+    tracing.attachment.patching = Patching::new(method, max_pause, now);
     (guest.is_mapped, guest.serves_breakpoints) = (true, true);
     (tracing, guest)
 }
@@ -118,8 +118,7 @@ fn a_later_slice_that_fails_takes_back_what_was_exchanged_and_the_slices_before(
     let image = mixed_image(160);
     let (mut tracing, mut guest) = prepared_of(image, small(None));
     let millisecond = Some(Duration::from_millis(1));
-    tracing.attachment.patching =
-        Patching::new(PatchMethod::Atomic, true, millisecond, mock::HOST.now);
+    tracing.attachment.patching = Patching::new(PatchMethod::Atomic, millisecond, mock::HOST.now);
     guest.is_mapped = true;
     start(&mut tracing, &guest, "f4");
     let before = tracing.digest(&guest).unwrap();
