@@ -22,11 +22,9 @@ use tracer::target::{
 
 use crate::all_memory::AllMemory;
 use crate::loader::ElfLayout;
-use crate::machine::Machine;
 use crate::memory::Ram;
 use crate::quiesce::Holders;
-use crate::running::Running;
-use crate::scatter::write_pieces;
+use crate::scatter::{Piece, loaded_pieces, read_pieces, write_pieces};
 use crate::trial::features::software_breakpoints_of_ring3_exit;
 
 /// The word of a guest that serves breakpoints from outside.
@@ -117,7 +115,8 @@ pub struct Live<'m> {
     service: BreakpointService,
     /// What its word was.
     before: u64,
-    text: Running<'m, Machine>,
+    /// Where its text was loaded.
+    layout: &'m ElfLayout,
     patience: Duration,
     /// What each vCPU has lost before.
     away: Vec<Duration>,
@@ -125,21 +124,20 @@ pub struct Live<'m> {
 
 impl<'m> Live<'m> {
     pub(crate) fn begin(
-        machine: &'m Machine,
         holders: &'m Holders,
+        ram: &'m Ram,
+        layout: &'m ElfLayout,
         service: BreakpointService,
         patience: Duration,
     ) -> Result<Self, LiveError> {
-        let ram = machine.ram();
         let before = service.begin(ram)?;
-        let text = Running::of(machine, ram);
         let away = holders.away();
         let mut live = Self {
             holders,
             ram,
             service,
             before,
-            text,
+            layout,
             patience,
             away,
         };
@@ -159,6 +157,13 @@ impl<'m> Live<'m> {
     }
 }
 
+impl Live<'_> {
+    /// Where so many bytes of what was loaded lie.
+    fn pieces(&self, at: Gva, length: usize) -> Result<Vec<Piece>, MemoryError> {
+        loaded_pieces(at, length, |here| self.layout.locate(here))
+    }
+}
+
 impl Drop for Live<'_> {
     fn drop(&mut self) {
         self.service.end(self.ram, self.before);
@@ -167,7 +172,7 @@ impl Drop for Live<'_> {
 
 impl PhysicalMemory for Live<'_> {
     fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
-        self.text.read_physical(at, into)
+        self.ram.read_physical(at, into)
     }
 }
 
@@ -179,7 +184,7 @@ impl WindowMemory for Live<'_> {
 
 impl TargetMemory for Live<'_> {
     fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError> {
-        self.text.read(at, into)
+        read_pieces(self.ram, &self.pieces(at, into.len())?, into)
     }
 }
 
@@ -189,8 +194,7 @@ impl TextMemory for Live<'_> {
     }
 
     fn write(&mut self, at: Gva, bytes: &[u8]) -> Result<(), MemoryError> {
-        let found = self.text.pieces(at, bytes.len())?;
-        write_pieces(&self.ram, &found, bytes)
+        write_pieces(&self.ram, &self.pieces(at, bytes.len())?, bytes)
     }
 }
 

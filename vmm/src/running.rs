@@ -8,7 +8,7 @@ use tracer::guest::Guest;
 use tracer::target::{AtomicTarget, MemoryError, PhysicalMemory, TargetMemory};
 
 use crate::memory::Ram;
-use crate::scatter::{Piece, pieces, read_pieces};
+use crate::scatter::{loaded_pieces, read_pieces};
 
 /// What is exchanged at once.
 const WORD: u64 = 8;
@@ -25,23 +25,6 @@ impl<'g, G: Guest> Running<'g, G> {
     pub(crate) const fn of(guest: &'g G, mapped: &'g Ram) -> Self {
         Self { guest, mapped }
     }
-
-    /// The physical address of a byte, and how many follow it.
-    fn locate(&self, at: Gva, length: usize) -> Result<(Gpa, u64), MemoryError> {
-        let found = self.guest.locate(at);
-        found.ok_or(MemoryError::NotMapped {
-            address: at,
-            length,
-        })
-    }
-
-    /// Where so many bytes lie.
-    ///
-    /// # Errors
-    /// [`MemoryError::NotMapped`]: not all of them are of what was loaded.
-    pub(crate) fn pieces(&self, at: Gva, length: usize) -> Result<Vec<Piece>, MemoryError> {
-        pieces(at, length, |here| self.locate(here, length))
-    }
 }
 
 impl<G: Guest> PhysicalMemory for Running<'_, G> {
@@ -52,7 +35,8 @@ impl<G: Guest> PhysicalMemory for Running<'_, G> {
 
 impl<G: Guest> TargetMemory for Running<'_, G> {
     fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError> {
-        read_pieces(self.guest.memory(), &self.pieces(at, into.len())?, into)
+        let found = loaded_pieces(at, into.len(), |here| self.guest.locate(here))?;
+        read_pieces(self.guest.memory(), &found, into)
     }
 }
 
@@ -64,7 +48,10 @@ impl<G: Guest> AtomicTarget for Running<'_, G> {
     }
 
     fn exchange(&mut self, at: Gva, old: u64, new: u64) -> Result<u64, MemoryError> {
-        let (at, _) = self.locate(at, size_of::<u64>())?;
-        self.mapped.exchange(at, old, new)
+        let (found, _) = self.guest.locate(at).ok_or(MemoryError::NotMapped {
+            address: at,
+            length: size_of::<u64>(),
+        })?;
+        self.mapped.exchange(found, old, new)
     }
 }

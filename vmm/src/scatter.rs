@@ -34,6 +34,20 @@ pub(crate) fn pieces(
     Ok(pieces)
 }
 
+/// The same of what lies where it was loaded; `locate` knows where that is.
+pub(crate) fn loaded_pieces(
+    at: Gva,
+    length: usize,
+    locate: impl Fn(Gva) -> Option<(Gpa, u64)>,
+) -> Result<Vec<Piece>, MemoryError> {
+    pieces(at, length, |here| {
+        locate(here).ok_or(MemoryError::NotMapped {
+            address: here,
+            length,
+        })
+    })
+}
+
 /// Reads the pieces one after the other.
 pub(crate) fn read_pieces(
     memory: &impl PhysicalMemory,

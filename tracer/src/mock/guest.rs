@@ -103,15 +103,11 @@ impl MockGuest {
     }
 
     /// Its vCPUs as they stand still, for whatever.
-    fn halted(&self) -> Result<MockStopped, StopError> {
-        if let Some(vcpu) = self.stuck {
-            let deadline = Duration::from_secs(2);
-            return Err(StopError::Missed { vcpu, deadline });
-        }
-        Ok(MockStopped {
+    fn halted(&self) -> MockStopped {
+        MockStopped {
             memory: self.memory.clone(),
             vcpus: StoppedTarget::vcpus(&*self.target()).to_vec(),
-        })
+        }
     }
 
     /// What it is made of, to be changed as the guest itself could.
@@ -203,13 +199,17 @@ impl Guest for MockGuest {
     fn locate(&self, at: Gva) -> Option<(Gpa, u64)> {
         let loaded = at.wrapping_add(self.moved_by);
         let loaded = self.target().physical(loaded, 1).ok()?;
-        Some((loaded, 1))
+        // What follows in its page.
+        Some((loaded, 0x1000 - loaded.0 % 0x1000))
     }
 
     fn stop(&self) -> Result<MockStopped, StopError> {
-        let stopped = self.halted()?;
+        if let Some(vcpu) = self.stuck {
+            let deadline = Duration::from_secs(2);
+            return Err(StopError::Missed { vcpu, deadline });
+        }
         self.stops.fetch_add(1, Ordering::Relaxed);
-        Ok(stopped)
+        Ok(self.halted())
     }
 
     fn is_held(&self) -> bool {
@@ -225,11 +225,7 @@ impl Guest for MockGuest {
     }
 
     fn live(&self) -> Result<Option<MockStopped>, NotLive> {
-        let stopped = self.serves_breakpoints.then(|| self.halted());
-        let stopped = stopped.transpose();
-        stopped.map_err(|why| NotLive {
-            why: why.to_string(),
-        })
+        Ok(self.serves_breakpoints.then(|| self.halted()))
     }
 
     fn running(&self) -> Option<MockRunning> {

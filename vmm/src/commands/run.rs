@@ -206,10 +206,6 @@ fn boot(
     signals: Signals,
     console: &ConsoleWriter,
 ) -> Result<(EventLoop<Machine>, Option<TempDir>), Failure> {
-    if options.nested && options.traced.is_live() {
-        let message = "--nested: text cannot be changed live, for a vCPU that passes by may show the registers of a guest of the guest; use --patch-method quiesce";
-        return Err(Failure::bad_input(message));
-    }
     let outputs = outputs(&options.traced)?;
     let mut machine = Machine::build(&config(options)?, kernel, console.queue())?;
     let instances = choose_teller(options, &machine)?;

@@ -193,7 +193,8 @@ impl Machine {
     /// # Errors
     /// [`LiveError`]; then nothing is different.
     pub fn live(&self, patience: Duration) -> Result<Option<Live<'_>>, LiveError> {
-        let begin = |service| Live::begin(self, &self.holders, service, patience);
+        let begin =
+            |service| Live::begin(&self.holders, &self.ram, &self.layout, service, patience);
         self.breakpoints.map(begin).transpose()
     }
 

@@ -18,7 +18,15 @@ fn mixed(max_pause: Option<Duration>) -> (Tracing, MockGuest) {
 }
 
 fn mixed_by(method: PatchMethod, max_pause: Option<Duration>) -> (Tracing, MockGuest) {
-    let (mut tracing, mut guest) = prepared_of(mixed_image(FUNCTIONS), small(None));
+    changed_by(mixed_image(FUNCTIONS), method, max_pause)
+}
+
+fn changed_by(
+    image: Image,
+    method: PatchMethod,
+    max_pause: Option<Duration>,
+) -> (Tracing, MockGuest) {
+    let (mut tracing, mut guest) = prepared_of(image, small(None));
     let now = mock::HOST.now;
     tracing.attachment.patching = Patching::new(method, max_pause, now);
     (guest.is_mapped, guest.serves_breakpoints) = (true, true);
@@ -110,6 +118,26 @@ fn when_nobody_can_be_stopped_for_the_rest_all_is_taken_back() {
         set(&mut tracing, &guest, &everything()).unwrap();
         assert_eq!(patched(&tracing), FUNCTIONS);
     }
+}
+
+/// Live, too: here what is left to a pause is of a module.
+#[test]
+fn what_was_written_live_is_taken_back_with_what_may_go() {
+    let mut image = mixed_image(FUNCTIONS);
+    image.functions[6].module = Some("m".into());
+    let (mut tracing, mut guest) = changed_by(image, PatchMethod::Live, None);
+    start(&mut tracing, &guest, "f4");
+    let before = tracing.digest(&guest).unwrap();
+    guest.stuck = Some(1);
+    let error = set(&mut tracing, &guest, &everything()).unwrap_err();
+    assert!(matches!(error, TracingError::Stop(_)), "{error}");
+    guest.stuck = None;
+    assert_eq!(tracing.digest(&guest).unwrap(), before);
+    assert_eq!((patched(&tracing), tracing.status().frozen), (1, None));
+    let changed = set(&mut tracing, &guest, &everything()).unwrap();
+    assert_eq!((patched(&tracing), changed.pauses), (FUNCTIONS, 1));
+    let SwitchedSites { stopped, live, .. } = tracing.status().switched;
+    assert_eq!((stopped, live), (1, 1 + 3 * (FUNCTIONS - 2)));
 }
 
 #[test]
