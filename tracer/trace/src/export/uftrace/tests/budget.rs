@@ -2,6 +2,7 @@
 
 use terms::event_format::EventId;
 
+use super::full::Disk;
 use super::*;
 use crate::event::End;
 use crate::export::budget::Budget;
