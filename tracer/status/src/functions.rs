@@ -47,8 +47,8 @@ pub struct Changed {
     /// Functions that are traced, of which a session that hooks returns sees the entries only, with reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entry_only: Vec<Function>,
-    /// How often the guest was paused for it; large changes are made in slices. 0 where text is changed live,
-    /// or by exchanges of words.
+    /// How often the guest was paused for it, for whatever: also to make the rings of a session that is started for the
+    /// first time. Large changes of text are made in slices; live, or by exchanges of words, they take none.
     #[serde(default)]
     pub pauses: u64,
     /// How long the guest was paused for it, in microseconds: the longest of the pauses. Where text is changed

@@ -55,7 +55,7 @@ pub struct ProbeStatus {
 pub struct ProbesChanged {
     /// The probes that were changed, as they are now or were last.
     pub probes: Vec<ProbeStatus>,
-    /// How often the guest was paused for it.
+    /// How often the guest was paused for it, for whatever: also to make the rings of a session's first probe.
     pub pauses: u64,
     /// How long the guest was paused for it, in microseconds.
     pub pause_us: f64,

@@ -131,8 +131,8 @@ impl Traced {
         self.patch_method == Some(PatchMethod::Live)
     }
 
-    /// Tries what text is to be changed by on this host, once and for some milliseconds. What only was not chosen by
-    /// somebody is given up with a warning.
+    /// Tries what text is to be changed by on this host, once and for some milliseconds. What nobody has asked for is
+    /// given up with a warning.
     ///
     /// # Errors
     /// What was asked for goes wrong here, and what to do.
