@@ -77,6 +77,9 @@ pub trait Personality: Debug + Sync {
     /// What of it must never be patched, whatever the user asks for.
     fn never_traced(&self) -> &'static [NeverTraced];
 
+    /// Whether all of its text runs in one ring. Else only the page tables of a vCPU say in which a function does.
+    fn has_one_ring(&self) -> bool;
+
     /// Bytes of the stack that each of its threads has in the kernel.
     fn stack_bytes(&self, image: &Image) -> u64;
 
@@ -163,6 +166,10 @@ impl Personality for Announcing {
 
     fn never_traced(&self) -> &'static [NeverTraced] {
         MCOUNT
+    }
+
+    fn has_one_ring(&self) -> bool {
+        false
     }
 
     fn stack_bytes(&self, image: &Image) -> u64 {

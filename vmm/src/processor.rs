@@ -4,7 +4,7 @@ use std::arch::x86_64::__cpuid;
 use std::sync::OnceLock;
 
 use crate::trial::TrialError;
-use crate::trial::switching::{Effort, Switching, switching};
+use crate::trial::switching::{self, Switching};
 
 /// The processor promises less than is needed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -59,16 +59,19 @@ pub(crate) enum NoExchange {
 /// [`NoExchange`].
 pub(crate) fn exchanges_words() -> Result<(), NoExchange> {
     static TRIED: OnceLock<Result<(), NoExchange>> = OnceLock::new();
-    let tried = TRIED.get_or_init(|| shown(promises_atomic(), || switching(Effort::BRIEF)));
+    let tried = TRIED.get_or_init(|| judged(promises_atomic(), switching::shown));
     tried.clone()
 }
 
-fn shown(
+fn judged(
     promised: Result<(), NoPromise>,
     tried: impl FnOnce() -> Result<Switching, TrialError>,
 ) -> Result<(), NoExchange> {
     promised?;
     match tried() {
+        Ok(tried) if !tried.is_telling() => Err(NoExchange::Untried {
+            why: "no vCPU passed what was changed both before and after".to_owned(),
+        }),
         Ok(Switching { is_right: true, .. }) => Ok(()),
         Ok(Switching { switches, .. }) => Err(NoExchange::Wrong { switches }),
         Err(error) => Err(NoExchange::Untried {
@@ -105,14 +108,20 @@ mod tests {
             passes: [3, 4],
             is_right,
         };
-        shown(Ok(()), || Ok(tried(true))).unwrap();
-        let wrong = shown(Ok(()), || Ok(tried(false))).unwrap_err();
+        judged(Ok(()), || Ok(tried(true))).unwrap();
+        let wrong = judged(Ok(()), || Ok(tried(false))).unwrap_err();
         assert_eq!(wrong, NoExchange::Wrong { switches: 7 });
-        let untried = shown(Ok(()), || Err(TrialError::Hung)).unwrap_err();
+        let untried = judged(Ok(()), || Err(TrialError::Hung)).unwrap_err();
         assert!(untried.to_string().contains("did not leave"), "{untried}");
+        let one_way = Switching {
+            passes: [7, 0],
+            ..tried(true)
+        };
+        let untried = judged(Ok(()), || Ok(one_way)).unwrap_err();
+        assert!(untried.to_string().contains("both"), "{untried}");
         // Where nobody promises it nothing is tried.
         let promised = promised_by("GenuineIntel".to_owned());
-        let refused = shown(promised, || unreachable!("nothing is tried")).unwrap_err();
+        let refused = judged(promised, || unreachable!("nothing is tried")).unwrap_err();
         assert!(matches!(refused, NoExchange::NoPromise(_)), "{refused}");
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use tests::exact::assert_traced_with;
 use tests::{Client, Guest, Running, guest, is_long, promises_atomic, scaled, vmm_says};
-use vmm::trial::switching::{Effort, switching};
+use vmm::trial::switching::shown;
 
 use crate::live::exact_while_another_comes_and_goes;
 use crate::storm::storms;
@@ -59,14 +59,10 @@ fn it_is_what_is_done_where_the_processor_promises_it_and_refused_elsewhere() {
 #[test]
 fn the_trial_before_a_run_is_brief_and_finds_nothing_wrong() {
     let since = Instant::now();
-    let tried = switching(Effort::BRIEF).expect("a tiny VM");
+    let tried = shown().expect("a tiny VM");
     println!("{tried:?} in {:?}", since.elapsed());
     assert!(tried.is_right, "{tried:?}");
-    assert!(
-        (1..=Effort::BRIEF.switches).contains(&tried.switches),
-        "{tried:?}"
-    );
-    assert!(tried.passes.iter().sum::<u64>() > 0, "{tried:?}");
+    assert!(tried.is_telling(), "{tried:?}");
 }
 
 #[test]

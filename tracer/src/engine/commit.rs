@@ -2,8 +2,8 @@
 //!
 //! What it finds out first: that nothing is frozen; that the guest still sees the window, if anything is to lead there;
 //! that everything is as it was when the plan was made; that what is ours still stands where it was written (if not,
-//! patching freezes); that displaced instructions run in the ring that the window is for, with no probe of the guest
-//! among them and no thread inside. Then the words of text and data are written, each compared before and read back;
+//! patching freezes); that displaced instructions run in the ring that the window is for (where vCPUs are stopped, so that
+//! this can be told: else what displaces is only of guests with one ring), with no probe of the guest among them and no thread inside. Then the words of text and data are written, each compared before and read back;
 //! what fails takes the rest back. At the end the table of sites knows what stands where.
 
 use image::Image;

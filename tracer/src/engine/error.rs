@@ -1,5 +1,8 @@
 //! Why the engine refused.
 
+use terms::addr::Gva;
+use terms::quantity::counted;
+
 use super::probes::error::ProbeError;
 use crate::points::events::OutOfReach;
 use crate::record::FUNCTIONS_MAX;
@@ -108,6 +111,14 @@ pub enum ApplyError {
         functions: usize,
         /// At how many tracepoints it is called.
         events: usize,
+    },
+    /// The guest is to be left, and still leads to stubs.
+    #[error("{} of the guest's text still lead to stubs, the first one at {first}: the tracing memory has to stay", counted(*.sites as u64, "place"))]
+    StillLeads {
+        /// How many places.
+        sites: usize,
+        /// The first of them.
+        first: Gva,
     },
     /// The cells of a session could not be switched off.
     #[error("the cells of session '{name}' cannot be reached: {source}")]

@@ -76,11 +76,11 @@ impl fmt::Display for Inside {
 }
 
 impl Engine {
-    /// Takes the window out of the guest, of which all sites have their own bytes again, if nothing leads there. Says what
-    /// does; then everything is as before.
+    /// Takes the window out of the guest, if nothing leads there. Says what does; then everything is as before.
     ///
     /// # Errors
-    /// [`ApplyError::Search`] when memory is not there that the target says it has.
+    /// [`ApplyError::StillLeads`] when bytes of ours in the guest's text do, [`ApplyError::Search`] when memory is not there that
+    /// the target says it has; then everything is as before, too.
     pub fn leave(
         &mut self,
         target: &mut (impl StoppedTarget + ?Sized),
@@ -98,6 +98,12 @@ impl Engine {
             start: arena.start(),
             bytes: arena.used(),
         };
+        let mut leading = self.sites.leading(|to| stubs.hold(to.0));
+        if let Some(first) = leading.next() {
+            let sites = 1 + leading.count();
+            self.foothold = Some(foothold);
+            return Err(ApplyError::StillLeads { sites, first });
+        }
         let kernel = self.transient.inside.as_deref();
         match stubs.left_by(target, foothold.mirror_memory(), kernel, leaving) {
             Ok(inside) if inside.is_nobody() => {

@@ -63,6 +63,10 @@ impl Personality for Linux {
         deny::GROUPS
     }
 
+    fn has_one_ring(&self) -> bool {
+        true
+    }
+
     fn stack_bytes(&self, _: &Image) -> u64 {
         STACK
     }

@@ -45,8 +45,10 @@ pub struct MockGuest {
     clocks: Arc<VcpuClocks>,
     /// Whether its kernel serves breakpoints, so that text can be changed while it runs.
     pub serves_breakpoints: bool,
-    /// The vCPU that does not stop.
+    /// The vCPU that does not stop,
     pub stuck: Option<u16>,
+    /// and how many stops there have to be before.
+    pub stuck_from: u64,
     /// Whether words of its text can be exchanged while it runs.
     pub is_mapped: bool,
     /// How far its text has moved since it was loaded, in bytes.
@@ -89,6 +91,7 @@ impl MockGuest {
             clocks: Arc::new(VcpuClocks::new(vcpus, HOST)),
             serves_breakpoints: false,
             stuck: None,
+            stuck_from: 0,
             is_mapped: false,
             moved_by: 0,
             meanwhile: None,
@@ -204,7 +207,9 @@ impl Guest for MockGuest {
     }
 
     fn stop(&self) -> Result<MockStopped, StopError> {
-        if let Some(vcpu) = self.stuck {
+        if let Some(vcpu) = self.stuck
+            && self.stops() >= self.stuck_from
+        {
             let deadline = Duration::from_secs(2);
             return Err(StopError::Missed { vcpu, deadline });
         }

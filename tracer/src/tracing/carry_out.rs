@@ -12,8 +12,9 @@ use super::stops::Stops;
 use crate::engine::plan::{Obstacles, Plan, Step, What};
 use crate::engine::{Applied, Engine};
 use crate::guest::{Guest, LiveGuest};
+use crate::guest_kind;
 use crate::target::AtomicTarget;
-use crate::text::edit::Edit;
+use crate::text::edit::{Displacement, Edit};
 use crate::text::poke::Poke;
 use status::SwitchedSites;
 
@@ -110,10 +111,10 @@ impl Patching {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
+        // Parts do not depend on each other: one that stays does not keep the others.
         for plan in carried.done.split_off(done).into_iter().rev() {
-            if let Err(stuck) = self.take_back(engine, guest, &plan) {
+            if let Err(stuck) = self.take_back(engine, guest, &plan, &mut carried.stops) {
                 log::error!("what was changed before could not be taken back: {stuck}");
-                break;
             }
         }
         Err(failed)
@@ -127,7 +128,7 @@ impl Patching {
         mut plan: Plan,
         carried: &mut Carried,
     ) -> Result<(), TracingError> {
-        if self.method == PatchMethod::Atomic && plan.is_empty() {
+        if plan.is_empty() {
             return Ok(());
         }
         if self.may_run(PatchMethod::Atomic, engine, guest)
@@ -162,10 +163,11 @@ impl Patching {
         let Some(mut live) = guest.live()? else {
             return self.each_slice(engine, guest, plan, carried);
         };
-        let applied = engine.apply_live(&mut live, &plan)?;
+        let applied = engine.apply_live(&mut live, &plan);
+        carried.stops.lost(live.lost());
+        let applied = applied?;
         self.switched.live += applied.written;
         carried.add(applied);
-        carried.stops.lost(live.lost());
         carried.done.push(plan);
         Ok(())
     }
@@ -302,6 +304,7 @@ impl Patching {
         engine: &mut Engine,
         guest: &impl Guest,
         plan: &Plan,
+        stops: &mut Stops,
     ) -> Result<(), TracingError> {
         let mut back = plan.reverse();
         // What was left out then is as it was.
@@ -310,8 +313,15 @@ impl Patching {
         if back.is_empty() {
             return Ok(());
         }
-        let mut carried = Carried::default();
-        self.each_part(engine, guest, back, &mut carried)
+        let mut carried = Carried::after(*stops);
+        let done = self.each_part(engine, guest, back, &mut carried);
+        *stops = carried.stops;
+        for (function, why) in carried.applied.skipped {
+            let function = engine.image().function(function);
+            let name = function.map_or("?", |function| &function.display);
+            log::error!("{name} could not be changed back: {why}");
+        }
+        done
     }
 }
 
@@ -322,7 +332,17 @@ fn take_words(engine: &Engine, target: &impl AtomicTarget, plan: &mut Plan) -> O
         let Poke { function, at, .. } = edit.poke;
         engine.transient().stays(engine.image(), function, at) && target.reaches(at)
     };
-    plan.take_words(|step| step.is_of_words() && step.edits.iter().all(reaches))
+    let may_run = in_a_ring_that_is_known(engine);
+    plan.take_words(|step| {
+        step.is_of_words() && step.edits.iter().all(reaches) && step.edits.iter().all(&may_run)
+    })
+}
+
+/// Whether the ring is known in which text runs that an edit would displace: what is displaced runs in the window's, and while
+/// vCPUs run nobody says with which page tables, so in which ring.
+fn in_a_ring_that_is_known(engine: &Engine) -> impl Fn(&Edit) -> bool {
+    let has_one_ring = guest_kind::of(engine.image()).has_one_ring();
+    move |edit| has_one_ring || edit.displacement != Displacement::Begins
 }
 
 /// Takes out of a plan what may be written while the guest runs: text that stays, where it was loaded. Only a guest that is
@@ -339,9 +359,12 @@ fn take_lasting(engine: &Engine, guest: &impl Guest, plan: &mut Plan) -> Option<
         engine.transient().stays(engine.image(), *function, *at)
             && is_there(*at, new.as_slice().len())
     };
+    let may_run = in_a_ring_that_is_known(engine);
     plan.take(|step| {
         let word = step.word.as_ref();
-        step.edits.iter().all(lasts) && word.is_none_or(|word| is_there(word.at, size_of::<u64>()))
+        step.edits.iter().all(lasts)
+            && step.edits.iter().all(&may_run)
+            && word.is_none_or(|word| is_there(word.at, size_of::<u64>()))
     })
 }
 

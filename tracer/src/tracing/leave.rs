@@ -32,10 +32,7 @@ impl Tracing {
         if is_replaced || (is_frozen && is_cleared) {
             return Ok(engine.leave(&mut guest.stop()?, Leaving::Replaced)?);
         }
-        let sessions = self.attachment.sessions.iter();
-        let started = sessions.filter(|session| session.started);
-        let names: Vec<String> = started.map(|session| session.name.clone()).collect();
-        for name in names {
+        for name in self.take_up_again() {
             self.stop(guest, &name)?;
         }
         let rest = self.attachment.shared.host.rest;
@@ -43,6 +40,25 @@ impl Tracing {
         until_nobody(rest, |leaving| {
             Ok(engine.leave(&mut guest.stop()?, leaving)?)
         })
+    }
+}
+
+impl Tracing {
+    /// The sessions that have text of the guest: those that are started, and those that are not since a change failed of which
+    /// not all was taken back. Those are, too, from now on.
+    fn take_up_again(&mut self) -> Vec<String> {
+        let on = &mut self.attachment;
+        let sites = on.engine.sites();
+        let mut names = Vec::new();
+        for session in on.sessions.iter_mut() {
+            let live = session.live.as_ref();
+            let has_text = live.is_some_and(|live| sites.traced_by(live.id.0) > 0);
+            session.started |= has_text;
+            if session.started {
+                names.push(session.name.clone());
+            }
+        }
+        names
     }
 }
 

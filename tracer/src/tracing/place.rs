@@ -62,10 +62,12 @@ pub(super) fn is_where_loaded(
     };
     let stays = |site: &&Site| engine.transient().stays(image, site.function, site.address);
     let mut sites = image.sites.iter().filter(stays);
-    let ends = [sites.next(), sites.next_back()];
-    ends.into_iter()
-        .flatten()
-        .all(|site| leads_there(site.address))
+    let Some(first) = sites.next() else {
+        // Nothing shows it.
+        return false;
+    };
+    let last = sites.next_back().unwrap_or(first);
+    [first, last].iter().all(|site| leads_there(site.address))
 }
 
 /// Checks it; a kernel that has not set system calls up yet is believed.

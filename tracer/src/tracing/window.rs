@@ -12,6 +12,7 @@ use crate::engine::FrozenBy;
 use super::Tracing;
 use super::attachment::Attachment;
 use super::error::TracingError;
+use super::place::is_where_loaded;
 use crate::guest::Guest;
 
 /// Time between two looks that need the vCPUs' registers, and so a pause.
@@ -37,7 +38,7 @@ impl Tracing {
     /// Looks whether the window is still where it was put, while a session is started. What the guest has cleared is put
     /// back; when the window is lost, tracing ends. Says whether it did so.
     pub fn look_at_window(&mut self, guest: &impl Guest) -> bool {
-        let attachment = &self.attachment;
+        let attachment = &mut self.attachment;
         let is_started = attachment.sessions.started().next().is_some();
         let Some(window) = attachment
             .engine
@@ -86,11 +87,13 @@ impl Tracing {
 
 impl Attachment {
     pub(super) fn check_foothold(
-        &self,
+        &mut self,
         guest: &impl Guest,
     ) -> Result<Result<(), FrozenBy>, TracingError> {
         let mut stopped = guest.stop()?;
         let vcpus = crate::target::StoppedTarget::vcpus(&stopped).to_vec();
+        let is_in_place = is_where_loaded(guest, &stopped, &self.engine);
+        self.patching.found_in_place(is_in_place);
         Ok(self.engine.check_foothold(&mut stopped, &vcpus))
     }
 }

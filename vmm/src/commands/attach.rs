@@ -56,6 +56,7 @@ pub fn attach(options: &AttachOptions) -> Result<ExitStatus, Failure> {
         .map_err(Failure::bad_input)?;
     // Before any thread is made: all of them inherit what was given up, and what is blocked.
     give_up_gains().map_err(Failure::bad_input)?;
+    options.traced.try_method()?;
     // The main thread is not held: it holds another process, and has that process call what it needs.
     options
         .held
@@ -110,7 +111,7 @@ fn check(options: &AttachOptions) -> Result<(), Failure> {
                        use --patch-method quiesce";
         return Err(Failure::bad_input(message));
     }
-    options.traced.try_method()
+    Ok(())
 }
 
 /// Why a guest is not traced: of one whose VMM has ended meanwhile that, and not what could not be done for it.

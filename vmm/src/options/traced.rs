@@ -40,7 +40,8 @@ pub struct Traced {
     /// How a tracepoint leads to its only callback: by a jump, or through the iterator as to several
     #[arg(long, value_name = "WAY", value_parser = choice::<Dispatch>(), default_value_t)]
     pub dispatch: Dispatch,
-    /// How the guest's text is changed (default: atomic, where the processor promises what that needs, else quiesce)
+    /// How the guest's text is changed (default: atomic, where the processor promises what that needs and a short trial shows it, else quiesce; quiesce
+    /// with --atomic)
     #[arg(long, value_name = "METHOD", value_parser = choice::<PatchMethod>())]
     pub patch_method: Option<PatchMethod>,
     /// Make large changes of the guest's text in slices of about this length each, in ms or with a unit, as 500us

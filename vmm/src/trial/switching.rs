@@ -63,6 +63,27 @@ pub struct Switching {
     pub is_right: bool,
 }
 
+impl Switching {
+    /// Whether it shows anything: the place was changed, and passed both ways.
+    #[must_use]
+    pub const fn is_telling(&self) -> bool {
+        let [old, new] = self.passes;
+        !self.is_right || self.switches > 0 && old > 0 && new > 0
+    }
+}
+
+/// Tries it briefly; for a second if that shows nothing, as on a host that is busy.
+///
+/// # Errors
+/// [`TrialError`] when there is no tiny VM to try it in.
+pub fn shown() -> Result<Switching, TrialError> {
+    let brief = switching(Effort::BRIEF)?;
+    match brief.is_telling() {
+        true => Ok(brief),
+        false => switching(Effort::SECOND),
+    }
+}
+
 /// Tries it.
 ///
 /// # Errors

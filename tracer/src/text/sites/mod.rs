@@ -270,6 +270,12 @@ impl Sites {
         lead.map_or_else(Captures::default, |lead| lead.captures)
     }
 
+    /// The places at which bytes of ours stand that lead where `is_meant` says.
+    pub fn leading(&self, is_meant: impl Fn(Gva) -> bool) -> impl Iterator<Item = Gva> {
+        let leads = move |site: &&Site| site.state.lead().is_some_and(|lead| is_meant(lead.to));
+        self.all.iter().filter(leads).map(|site| site.at)
+    }
+
     /// How many functions lead to a session.
     #[must_use]
     pub fn traced_by(&self, session: u8) -> usize {

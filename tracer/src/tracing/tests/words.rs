@@ -6,6 +6,7 @@ use std::time::Duration;
 use image::testing::{TEXT, mixed_image};
 
 use super::*;
+use crate::engine::Leaving;
 use crate::target::{PhysicalMemory, TargetMemory, TextMemory};
 use insn::nop::NOP5;
 
@@ -117,6 +118,57 @@ fn when_nobody_can_be_stopped_for_the_rest_all_is_taken_back() {
         assert_eq!(site(&guest, Gva(TEXT)), NOP5);
         set(&mut tracing, &guest, &everything()).unwrap();
         assert_eq!(patched(&tracing), FUNCTIONS);
+    }
+}
+
+/// The first slice is written, and nobody stops for the second: what was exchanged needs no stop to be exchanged back.
+#[test]
+fn a_part_that_cannot_be_taken_back_does_not_keep_the_others() {
+    let image = mixed_image(160);
+    let millisecond = Some(Duration::from_millis(1));
+    let (mut tracing, mut guest) = changed_by(image, PatchMethod::Atomic, millisecond);
+    start(&mut tracing, &guest, "f4");
+    (guest.stuck, guest.stuck_from) = (Some(1), guest.stops() + 1);
+    let error = set(&mut tracing, &guest, &everything()).unwrap_err();
+    assert!(matches!(error, TracingError::Stop(_)), "{error}");
+    // Of the 80 that need a pause 64 were written in the first slice.
+    assert_eq!(patched(&tracing), 1 + 64);
+    assert_eq!(site(&guest, Gva(TEXT)), NOP5);
+    // Who leaves the guest takes out what stayed, or does not leave.
+    let error = tracing.leave(&guest, false).unwrap_err();
+    assert!(matches!(error, TracingError::Stop(_)), "{error}");
+    guest.stuck = None;
+    assert!(tracing.leave(&guest, false).unwrap().is_nobody());
+    assert_eq!(patched(&tracing), 0);
+}
+
+/// A session that is not started any more, for its end has failed, has text of the guest all the same.
+#[test]
+fn nobody_leaves_a_guest_whose_text_leads_to_stubs() {
+    let (mut tracing, guest) = mixed(None);
+    let before = tracing.digest(&guest).unwrap();
+    start(&mut tracing, &guest, "f4");
+    let engine = &mut tracing.attachment.engine;
+    let refused = engine.leave(&mut guest.stop().unwrap(), Leaving::LastTry);
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("1 place of the guest's text"), "{refused}");
+    assert!(engine.foothold().is_some());
+    for session in tracing.attachment.sessions.iter_mut() {
+        session.started = false;
+    }
+    assert!(tracing.leave(&guest, false).unwrap().is_nobody());
+    assert_eq!(tracing.digest(&guest).unwrap(), before);
+}
+
+/// What changes nothing stops nobody, whatever the method.
+#[test]
+fn an_empty_change_takes_no_pause() {
+    for method in [PatchMethod::Quiesce, PatchMethod::Live, PatchMethod::Atomic] {
+        let (mut tracing, guest) = mixed_by(method, None);
+        start(&mut tracing, &guest, "f4");
+        let stops = guest.stops();
+        assert_eq!(set(&mut tracing, &guest, &only("f4")).unwrap().pauses, 0);
+        assert_eq!(guest.stops(), stops, "{method:?}");
     }
 }
 
