@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::attachment::Attachment;
 use super::{Tracing, TracingError};
 use crate::engine::{Foothold, FrozenBy, Inside, Leaving};
 use crate::guest::Guest;
@@ -32,7 +33,7 @@ impl Tracing {
         if is_replaced || (is_frozen && is_cleared) {
             return Ok(engine.leave(&mut guest.stop()?, Leaving::Replaced)?);
         }
-        for name in self.take_up_again() {
+        for name in take_up_again(&mut self.attachment) {
             self.stop(guest, &name)?;
         }
         let rest = self.attachment.shared.host.rest;
@@ -43,23 +44,20 @@ impl Tracing {
     }
 }
 
-impl Tracing {
-    /// The sessions that have text of the guest: those that are started, and those that are not since a change failed of which
-    /// not all was taken back. Those are, too, from now on.
-    fn take_up_again(&mut self) -> Vec<String> {
-        let on = &mut self.attachment;
-        let sites = on.engine.sites();
-        let mut names = Vec::new();
-        for session in on.sessions.iter_mut() {
-            let live = session.live.as_ref();
-            let has_text = live.is_some_and(|live| sites.traced_by(live.id.0) > 0);
-            session.started |= has_text;
-            if session.started {
-                names.push(session.name.clone());
-            }
+/// The sessions that have text of the guest: those that are started, and those that are not since a change failed of which
+/// not all was taken back. Those are, too, from now on.
+fn take_up_again(on: &mut Attachment) -> Vec<String> {
+    let sites = on.engine.sites();
+    let mut names = Vec::new();
+    for session in on.sessions.iter_mut() {
+        let live = session.live.as_ref();
+        let has_text = live.is_some_and(|live| sites.traced_by(live.id.0) > 0);
+        session.started |= has_text;
+        if session.started {
+            names.push(session.name.clone());
         }
-        names
     }
+    names
 }
 
 /// Looks, a few times, until nothing in the guest leads to the window. Returns what the last look has found.
