@@ -98,9 +98,10 @@ impl Engine {
             start: arena.start(),
             bytes: arena.used(),
         };
-        let mut leading = self.sites.leading(|to| stubs.hold(to.0));
-        if let Some(first) = leading.next() {
-            let sites = 1 + leading.count();
+        let leading = self.sites.leading(target, |to| stubs.hold(to.0));
+        let leading: Vec<Gva> = leading.collect();
+        if let Some(first) = leading.first().copied() {
+            let sites = leading.len();
             self.foothold = Some(foothold);
             return Err(ApplyError::StillLeads { sites, first });
         }

@@ -236,13 +236,19 @@ impl Plan {
         }
     }
 
-    /// Takes out what is meant: all of it, or as much as may be made in a change of its own. None where that is nothing.
+    /// Takes out what is meant: all of it, or as much as may be made in a change of its own; what writes nothing goes with the
+    /// rest, if there is one. None where that is nothing.
     #[must_use]
     pub fn take(&mut self, is_meant: impl Fn(&Step) -> bool) -> Option<Self> {
         let obstacles = self.obstacles;
         let all = self.steps.iter().all(&is_meant);
         let steps: Vec<Step> = match all || self.may_be_cut() {
-            true => self.steps.extract_if(.., |step| is_meant(step)).collect(),
+            true if all => std::mem::take(&mut self.steps),
+            true => {
+                let writes = |step: &Step| !step.edits.is_empty() || step.word.is_some();
+                let is_taken = |step: &mut Step| writes(step) && is_meant(step);
+                self.steps.extract_if(.., is_taken).collect()
+            }
             false => Vec::new(),
         };
         (!steps.is_empty()).then_some(Self { steps, obstacles })

@@ -362,7 +362,8 @@ fn take_lasting(engine: &Engine, guest: &impl Guest, plan: &mut Plan) -> Option<
     let may_run = in_a_ring_that_is_known(engine);
     plan.take(|step| {
         let word = step.word.as_ref();
-        step.edits.iter().all(lasts)
+        !step.needs_stop()
+            && step.edits.iter().all(lasts)
             && step.edits.iter().all(&may_run)
             && word.is_none_or(|word| is_there(word.at, size_of::<u64>()))
     })

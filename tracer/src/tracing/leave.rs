@@ -45,14 +45,14 @@ impl Tracing {
 }
 
 /// The sessions that have text of the guest: those that are started, and those that are not since a change failed of which
-/// not all was taken back. Those are, too, from now on.
+/// not all was taken back. Those are, too, from now on; not where patching is frozen, which has ended them.
 fn take_up_again(on: &mut Attachment) -> Vec<String> {
     let sites = on.engine.sites();
     let mut names = Vec::new();
     for session in on.sessions.iter_mut() {
         let live = session.live.as_ref();
         let has_text = live.is_some_and(|live| sites.traced_by(live.id.0) > 0);
-        session.started |= has_text;
+        session.started |= has_text && sites.frozen().is_none();
         if session.started {
             names.push(session.name.clone());
         }

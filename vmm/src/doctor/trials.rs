@@ -155,7 +155,10 @@ fn switching() -> Check {
                 true => format!("{switches} switches in {} passes, none wrong", old + new),
                 false => format!("a pass went wrong in {switches} switches"),
             };
-            SWITCHING.check(promised.is_ok() && is_right, format!("{promise}; {seen}"))
+            SWITCHING.check(
+                promised.is_ok() && is_right && tried.is_telling(),
+                format!("{promise}; {seen}"),
+            )
         }
         Err(error) => SWITCHING.check(false, error.to_string()),
     }

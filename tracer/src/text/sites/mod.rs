@@ -270,9 +270,19 @@ impl Sites {
         lead.map_or_else(Captures::default, |lead| lead.captures)
     }
 
-    /// The places at which bytes of ours stand that lead where `is_meant` says.
-    pub fn leading(&self, is_meant: impl Fn(Gva) -> bool) -> impl Iterator<Item = Gva> {
-        let leads = move |site: &&Site| site.state.lead().is_some_and(|lead| is_meant(lead.to));
+    /// The places at which bytes of ours were written that lead where `is_meant` says, and the guest has them still: another
+    /// kernel may run in its place. What cannot be read leads nowhere.
+    pub fn leading(
+        &self,
+        memory: &(impl TargetMemory + ?Sized),
+        is_meant: impl Fn(Gva) -> bool,
+    ) -> impl Iterator<Item = Gva> {
+        let leads = move |site: &&Site| {
+            let mut found = site.now.as_slice().to_vec();
+            site.state.lead().is_some_and(|lead| is_meant(lead.to))
+                && memory.read(site.at, &mut found).is_ok()
+                && found == site.now.as_slice()
+        };
         self.all.iter().filter(leads).map(|site| site.at)
     }
 
