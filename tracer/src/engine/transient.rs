@@ -1,7 +1,7 @@
 //! Text that does not stay: the guest frees it at a moment of its own. The rule that makes this safe
 //! is that nothing of it is written but while the guest is stopped, and that the guest is asked *then* what
 //! is still there. It cannot free anything between the answer and the write; what is written while it runs is text that
-//! stays ([`Transient::stays`]). (Text that the guest announces and waits for is simpler: `announced.rs`. Modules are announced by
+//! stays (`Transient::stays`). (Text that the guest announces and waits for is simpler: `announced.rs`. Modules are announced by
 //! `announcer.rs` before their first function runs, and else found in its list.)
 
 use std::ops::Range;
