@@ -44,6 +44,7 @@ impl BlackBox {
         let last = Last {
             calls: CALLS,
             until: &fatal,
+            room: self.0.room.parent(),
         };
         let printed = print_last(&self.0.directory, last, &mut out)?;
         let hint = match (printed.entries, self.0.is_scratch) {

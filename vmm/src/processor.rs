@@ -53,7 +53,8 @@ pub(crate) enum NoExchange {
 }
 
 /// Whether words of text may be exchanged here while vCPUs execute them: the processor's maker has to promise it, and a trial
-/// of some milliseconds has to show it. It is made once in a process, if anything is promised.
+/// of some milliseconds, or of a second where those show nothing, has to show it. It is made once in a process, if anything is
+/// promised.
 ///
 /// # Errors
 /// [`NoExchange`].

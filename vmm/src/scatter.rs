@@ -1,4 +1,4 @@
-//! Accesses by virtual address as physical pieces, none of which crosses a page.
+//! Accesses by virtual address as physical pieces, each of which is contiguous: in a page, or in what was loaded as one.
 
 use terms::addr::{Gpa, Gva};
 use tracer::target::{MemoryError, PhysicalMemory};

@@ -131,6 +131,7 @@ fn look(directory: &Path) {
     let last = Last {
         calls: 3,
         until: &["b"],
+        room: None,
     };
     shown(|out| print_last(directory, last, out));
     let to = directory.join("export");

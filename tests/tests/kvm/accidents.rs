@@ -139,6 +139,19 @@ fn a_dead_guest_s_last_calls_are_shown_without_a_trace_directory_too() {
     assert_last_calls(&ended, &["spin_root() {", "--output DIR keeps all"]);
 }
 
+/// Put together where the run may still write.
+#[test]
+fn a_dead_guest_s_last_calls_are_shown_of_a_compact_trace_too() {
+    let guest = || spin().with(["--store", "compact"]);
+    let (ended, trace) = limited(
+        |seconds| guest().with(["--timeout", seconds]).run(),
+        |(ended, _)| last_calls(ended) >= 40,
+    );
+    assert_eq!(ended.code, Some(103), "{ended}");
+    assert_last_calls(&ended, &["all of them: vmm report "]);
+    assert!(!trace.counts().is_empty());
+}
+
 /// How many lines of calls are shown at the end.
 fn last_calls(ended: &Ended) -> usize {
     let lines = ended.stderr.lines();

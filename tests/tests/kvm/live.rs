@@ -72,6 +72,48 @@ pub fn exact_while_another_comes_and_goes(method: &[&str; 2], iterations: u32) -
     changes
 }
 
+/// Each pause changes all of it at one moment, which live does not.
+#[test]
+fn live_is_refused_where_one_moment_was_asked_for() {
+    let kernel = tests::guest();
+    let kernel = kernel.to_str().expect("a path");
+    let run = ["run", "--kernel", kernel, "--trace", "function", "--atomic"];
+    let refused = vmm_says(&[&run[..], &LIVE].concat());
+    assert_eq!(refused.code, Some(100), "{refused}");
+    assert!(
+        refused.stderr.contains("leave one of them out"),
+        "{refused}"
+    );
+}
+
+/// This guest's text runs in two rings: in which an instruction does, that is displaced into the window, is seen only while
+/// vCPUs are stopped.
+#[test]
+fn what_displaces_an_instruction_waits_for_a_pause() {
+    let mut running = Guest::spinning(&LIVE);
+    let mut client = running.client();
+    let text = client.digest();
+    let add = |client: &mut tests::Client, spec: String, tactic| {
+        client.ask("probe.add", json!({"probes": [spec], "tactic": tactic}))
+    };
+    client.call("start", json!({"tracer": "nop"}));
+    let pauses = |reply: serde_json::Value| reply["pauses"].as_u64().expect("a count");
+    let first = add(&mut client, "spin_leaf %rdi".to_owned(), 1);
+    // The rings; the site itself is written live.
+    assert_eq!(pauses(first.expect("the guest runs").unwrap()), 1);
+    let displaced = (5..64).find_map(|offset| {
+        let spec = format!("spin_root+{offset:#x} %rdi");
+        add(&mut client, spec, 2).expect("the guest runs").ok()
+    });
+    let displaced = displaced.expect("an instruction of five bytes");
+    assert_eq!(pauses(displaced), 1);
+    client.call("stop", json!({}));
+    assert_eq!(client.digest(), text);
+    running.type_text("q");
+    let printed = running.end().0.good().printed();
+    assert_eq!(printed.calls["spin_leaf"], 4 * printed.calls["spin_root"]);
+}
+
 #[test]
 fn live_is_refused_where_nobody_serves_breakpoints() {
     let kernels = Kernels::new();

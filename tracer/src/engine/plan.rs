@@ -236,40 +236,36 @@ impl Plan {
         }
     }
 
-    /// Takes out what is meant: all of it, or as much as may be made in a change of its own; what writes nothing goes with the
-    /// rest, if there is one. None where that is nothing.
+    /// Takes out what is meant: all of it, or of a plan that may be cut as much as is meant. None where that is nothing.
     #[must_use]
     pub fn take(&mut self, is_meant: impl Fn(&Step) -> bool) -> Option<Self> {
-        let obstacles = self.obstacles;
-        let all = self.steps.iter().all(&is_meant);
-        let steps: Vec<Step> = match all || self.may_be_cut() {
-            true if all => std::mem::take(&mut self.steps),
-            true => {
+        let may_be_taken = self.may_be_cut() || self.steps.iter().all(&is_meant);
+        self.taken(may_be_taken, is_meant)
+    }
+
+    /// Takes out the steps that are `of_words`, if any writes something: those that can be made while every vCPU runs. A plan
+    /// that may not be cut is taken as a whole, if it is one write.
+    #[must_use]
+    pub fn take_words(&mut self, of_words: impl Fn(&Step) -> bool) -> Option<Self> {
+        let writes = self.steps.iter().flat_map(|step| &step.edits);
+        let is_one_write = writes.filter(|edit| edit.is_write()).count() <= 1;
+        self.taken(self.may_be_cut() || is_one_write, of_words)
+    }
+
+    /// What writes nothing goes with the rest, if there is one.
+    fn taken(&mut self, may_be_taken: bool, is_meant: impl Fn(&Step) -> bool) -> Option<Self> {
+        if !may_be_taken {
+            return None;
+        }
+        let steps = match self.steps.iter().all(&is_meant) {
+            true => std::mem::take(&mut self.steps),
+            false => {
                 let writes = |step: &Step| !step.edits.is_empty() || step.word.is_some();
                 let is_taken = |step: &mut Step| writes(step) && is_meant(step);
                 self.steps.extract_if(.., is_taken).collect()
             }
-            false => Vec::new(),
         };
-        (!steps.is_empty()).then_some(Self { steps, obstacles })
-    }
-
-    /// Takes out the steps that are `of_words`, if any writes something: those that can be made while every vCPU runs. A plan
-    /// that may not be cut is taken as a whole, if it is one write; what writes nothing goes with the rest, if there is one.
-    pub fn take_words(&mut self, of_words: impl Fn(&Step) -> bool) -> Option<Self> {
         let obstacles = self.obstacles;
-        let writes = self.steps.iter().flat_map(|step| &step.edits);
-        let is_one_write = writes.filter(|edit| edit.is_write()).count() <= 1;
-        let all = self.steps.iter().all(&of_words);
-        let steps = match self.may_be_cut() || is_one_write {
-            _ if self.is_empty() => Vec::new(),
-            true if all => std::mem::take(&mut self.steps),
-            true => {
-                let is_taken = |step: &mut Step| !step.edits.is_empty() && of_words(step);
-                self.steps.extract_if(.., is_taken).collect()
-            }
-            false => Vec::new(),
-        };
         (!steps.is_empty()).then_some(Self { steps, obstacles })
     }
 

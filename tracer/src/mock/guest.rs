@@ -55,6 +55,8 @@ pub struct MockGuest {
     pub moved_by: u64,
     /// What the guest does right before a word is exchanged: its own patching.
     pub meanwhile: Option<Meanwhile>,
+    /// What the guest does right before its text is written while it runs.
+    pub before_running: Option<fn(&mut MockTarget)>,
     /// How often it was stopped.
     stops: Arc<AtomicU64>,
 }
@@ -95,6 +97,7 @@ impl MockGuest {
             is_mapped: false,
             moved_by: 0,
             meanwhile: None,
+            before_running: None,
             stops: Arc::default(),
         }
     }
@@ -103,6 +106,12 @@ impl MockGuest {
     #[must_use]
     pub fn stops(&self) -> u64 {
         self.stops.load(Ordering::Relaxed)
+    }
+
+    fn is_about_to_be_changed(&self) {
+        if let Some(before) = self.before_running {
+            before(&mut self.target());
+        }
     }
 
     /// Its vCPUs as they stand still, for whatever.
@@ -230,10 +239,12 @@ impl Guest for MockGuest {
     }
 
     fn live(&self) -> Result<Option<MockStopped>, NotLive> {
+        self.is_about_to_be_changed();
         Ok(self.serves_breakpoints.then(|| self.halted()))
     }
 
     fn running(&self) -> Option<MockRunning> {
+        self.is_about_to_be_changed();
         self.is_mapped.then(|| MockRunning {
             memory: self.memory.clone(),
             meanwhile: self.meanwhile,

@@ -14,7 +14,7 @@ use crate::target::PhysicalMemory;
 use crate::text::sites::as_linked::starts;
 
 use super::TracingError;
-use super::carry_out::{Carried, Patching};
+use super::carry_out::Patching;
 use super::phases::Phases;
 use super::place::{TextSample, check_place, is_where_loaded};
 use super::remarks::Remarks;
@@ -78,12 +78,8 @@ impl Attachment {
         stops: &mut Stops,
     ) -> Result<Applied, TracingError> {
         self.phases.check_text()?;
-        let mut carried = Carried::after(*stops);
-        let done = self
-            .patching
-            .carry_out(&mut self.engine, guest, plan, &mut carried);
-        *stops = carried.stops;
-        done.map(|()| carried.applied)
+        self.patching
+            .carry_out(&mut self.engine, guest, plan, stops)
     }
 
     /// Opens the window, if it is not open.

@@ -10,12 +10,13 @@ use super::place::is_where_loaded;
 use super::slices::Slices;
 use super::stops::Stops;
 use crate::engine::plan::{Obstacles, Plan, Step, What};
-use crate::engine::{Applied, Engine};
+use crate::engine::{Applied, ApplyError, Engine};
 use crate::guest::{Guest, LiveGuest};
 use crate::guest_kind;
 use crate::target::AtomicTarget;
 use crate::text::edit::{Displacement, Edit};
 use crate::text::poke::Poke;
+use crate::window::WindowError;
 use status::SwitchedSites;
 
 /// Pauses in which a site with a thread inside gets its turn again.
@@ -46,6 +47,22 @@ impl Carried {
     }
 }
 
+/// Whether a part was written while the guest ran.
+enum Written {
+    All,
+    /// None of it: more can be seen while the guest is stopped.
+    Not,
+}
+
+/// What was applied; nothing where the guest has touched the window since it was looked at, before anything was written.
+fn seen(applied: Result<Applied, ApplyError>) -> Result<Option<Applied>, TracingError> {
+    match applied {
+        Ok(applied) => Ok(Some(applied)),
+        Err(ApplyError::Window(WindowError::Touched)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// How the text of a guest is changed.
 #[derive(Debug)]
 pub(super) struct Patching {
@@ -53,7 +70,7 @@ pub(super) struct Patching {
     slices: Slices,
     /// The host's clock.
     now: fn() -> Duration,
-    /// Whether the guest's page tables lead its text where words of it would be exchanged.
+    /// Whether the guest's page tables led its text, in the last pause that saw it, where it is written while the guest runs.
     is_in_place: bool,
     /// How many sites were switched how.
     switched: SwitchedSites,
@@ -95,7 +112,7 @@ impl Patching {
             && foothold.all(|foothold| foothold.window().is_untouched(guest.memory()))
     }
 
-    /// Carries out `plan`, and adds what that did to `carried`.
+    /// Carries out `plan`, and says what that did; `stops` has what it cost, also where it failed.
     ///
     /// # Errors
     /// Why a part failed; those before it were taken back, or it is said that they could not be.
@@ -104,16 +121,17 @@ impl Patching {
         engine: &mut Engine,
         guest: &impl Guest,
         plan: Plan,
-        carried: &mut Carried,
-    ) -> Result<(), TracingError> {
-        let done = carried.done.len();
-        let failed = match self.each_part(engine, guest, plan, carried) {
-            Ok(()) => return Ok(()),
-            Err(error) => error,
+        stops: &mut Stops,
+    ) -> Result<Applied, TracingError> {
+        let mut carried = Carried::after(*stops);
+        let carried_out = self.each_part(engine, guest, plan, &mut carried);
+        *stops = carried.stops;
+        let Err(failed) = carried_out else {
+            return Ok(carried.applied);
         };
         // Parts do not depend on each other: one that stays does not keep the others.
-        for plan in carried.done.split_off(done).into_iter().rev() {
-            if let Err(stuck) = self.take_back(engine, guest, &plan, &mut carried.stops) {
+        for plan in carried.done.iter().rev() {
+            if let Err(stuck) = self.take_back(engine, guest, plan, stops) {
                 log::error!("what was changed before could not be taken back: {stuck}");
             }
         }
@@ -135,7 +153,8 @@ impl Patching {
             && let Some(mut running) = guest.running()
             && let Some(words) = take_words(engine, &running, &mut plan)
         {
-            self.exchange(engine, guest, &mut running, words, carried)?;
+            let done = self.exchange(engine, guest, &mut running, &words, carried);
+            self.or_stopped(engine, guest, done, words, carried)?;
             if plan.is_empty() {
                 return Ok(());
             }
@@ -144,7 +163,8 @@ impl Patching {
             && may_be_live(&plan)
             && let Some(lasting) = take_lasting(engine, guest, &mut plan)
         {
-            self.write_live(engine, guest, lasting, carried)?;
+            let done = self.write_live(engine, guest, &lasting, carried);
+            self.or_stopped(engine, guest, done, lasting, carried)?;
             if plan.is_empty() {
                 return Ok(());
             }
@@ -157,18 +177,35 @@ impl Patching {
         &mut self,
         engine: &mut Engine,
         guest: &impl Guest,
+        plan: &Plan,
+        carried: &mut Carried,
+    ) -> Result<Written, TracingError> {
+        let Some(mut live) = guest.live()? else {
+            return Ok(Written::Not);
+        };
+        let applied = engine.apply_live(&mut live, plan);
+        carried.stops.lost(live.lost());
+        let Some(applied) = seen(applied)? else {
+            return Ok(Written::Not);
+        };
+        self.switched.live += applied.written;
+        carried.add(applied);
+        Ok(Written::All)
+    }
+
+    /// What was not written while the guest ran is written while it is stopped.
+    fn or_stopped(
+        &mut self,
+        engine: &mut Engine,
+        guest: &impl Guest,
+        written: Result<Written, TracingError>,
         plan: Plan,
         carried: &mut Carried,
     ) -> Result<(), TracingError> {
-        let Some(mut live) = guest.live()? else {
-            return self.each_slice(engine, guest, plan, carried);
-        };
-        let applied = engine.apply_live(&mut live, &plan);
-        carried.stops.lost(live.lost());
-        let applied = applied?;
-        self.switched.live += applied.written;
-        carried.add(applied);
-        carried.done.push(plan);
+        match written? {
+            Written::All => carried.done.push(plan),
+            Written::Not => self.each_slice(engine, guest, plan, carried)?,
+        }
         Ok(())
     }
 
@@ -178,16 +215,18 @@ impl Patching {
         engine: &mut Engine,
         guest: &impl Guest,
         running: &mut impl AtomicTarget,
-        plan: Plan,
+        plan: &Plan,
         carried: &mut Carried,
-    ) -> Result<(), TracingError> {
-        let applied = noted(engine, guest, &plan, |engine| {
-            Ok(engine.commit().apply_running(running, &plan)?)
+    ) -> Result<Written, TracingError> {
+        let applied = noted(engine, guest, plan, |engine| {
+            seen(engine.commit().apply_running(running, plan))
         })?;
+        let Some(applied) = applied else {
+            return Ok(Written::Not);
+        };
         self.switched.atomic += applied.written;
         carried.add(applied);
-        carried.done.push(plan);
-        Ok(())
+        Ok(Written::All)
     }
 
     fn each_slice(
@@ -201,10 +240,9 @@ impl Patching {
             let steps = plan.steps.into_iter();
             let (joining, others): (Vec<Step>, Vec<Step>) =
                 steps.partition(Step::joins_instructions);
-            let is_joining = !joining.is_empty();
             self.join(engine, guest, joining, carried)?;
             plan.steps = others;
-            if plan.is_empty() && is_joining {
+            if plan.is_empty() {
                 return Ok(());
             }
         }

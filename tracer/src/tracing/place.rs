@@ -44,8 +44,8 @@ impl Tracing {
     }
 }
 
-/// Whether the guest's page tables lead the first and the last of its lasting sites where they were loaded: there words of its text
-/// are exchanged while it runs, when no vCPU is asked for its tables.
+/// Whether the guest's page tables lead the first and the last of its lasting sites where they were loaded, and so the words that
+/// lead to lists of callbacks: there they are written while it runs, when no vCPU is asked for its tables.
 pub(super) fn is_where_loaded(
     guest: &impl Guest,
     stopped: &impl StoppedTarget,
@@ -67,7 +67,13 @@ pub(super) fn is_where_loaded(
         return false;
     };
     let last = sites.next_back().unwrap_or(first);
-    [first, last].iter().all(|site| leads_there(site.address))
+    let lists = [image.tracepoints.first(), image.tracepoints.last()];
+    let lists = lists
+        .into_iter()
+        .flatten()
+        .map(|tracepoint| tracepoint.list);
+    let ends = [first.address, last.address];
+    ends.into_iter().chain(lists).all(leads_there)
 }
 
 /// Checks it; a kernel that has not set system calls up yet is believed.

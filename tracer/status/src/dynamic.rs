@@ -45,7 +45,7 @@ pub struct DynamicStatus {
 pub struct DynamicChanged {
     /// The functions that lead somewhere else now.
     pub functions: Vec<DynamicChange>,
-    /// How often the guest was paused for it: 0 when nothing had to be changed, and where text is changed live.
+    /// How often the guest was paused for it: 0 when nothing had to be changed; what is changed live takes none.
     #[serde(default)]
     pub pauses: u64,
     /// How long the guest was paused for it, in microseconds; where text is changed live, the most that one

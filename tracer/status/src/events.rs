@@ -47,7 +47,7 @@ pub struct EventsChanged {
     /// Whether they are on now.
     pub on: bool,
     /// How often the guest was paused for it, for whatever: also to make the rings of a session's first event. 0 when
-    /// nothing had to be changed or made, and where text is changed live.
+    /// nothing had to be changed or made; what is changed live takes none.
     #[serde(default)]
     pub pauses: u64,
     /// How long the guest was paused for it, in microseconds; where text is changed live, the most that one

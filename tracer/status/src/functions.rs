@@ -48,11 +48,11 @@ pub struct Changed {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entry_only: Vec<Function>,
     /// How often the guest was paused for it, for whatever: also to make the rings of a session that is started for the
-    /// first time. Large changes of text are made in slices; live, or by exchanges of words, they take none.
+    /// first time. Large changes of text are made in slices; what is changed live, or by exchanges of words, takes none.
     #[serde(default)]
     pub pauses: u64,
     /// How long the guest was paused for it, in microseconds: the longest of the pauses. Where text is changed
-    /// live, the most that one vCPU lost.
+    /// live, the most that one vCPU lost, if that is more.
     pub pause_us: f64,
 }
 

@@ -142,20 +142,10 @@ impl Traced {
         if !is_asked_for && (self.atomic || self.patch_method.is_some()) {
             return Ok(());
         }
-        match (exchanges_words(), is_asked_for) {
-            (Ok(()) | Err(NoExchange::NoPromise(_)), _) => Ok(()),
-            (Err(why @ NoExchange::Wrong { .. }), true) => Err(Failure::bad_input(format!(
-                "--patch-method atomic: {why}; use --patch-method quiesce"
-            ))),
-            (Err(why), true) => {
-                log::warn!("--patch-method atomic: {why}");
-                Ok(())
-            }
-            (Err(why), false) => {
-                log::warn!("text is changed in pauses: {why}");
-                Ok(())
-            }
+        if let Some(warning) = warning_of(exchanges_words(), is_asked_for)? {
+            log::warn!("{warning}");
         }
+        Ok(())
     }
 
     /// Whether text can be changed so as was asked for.
@@ -163,12 +153,18 @@ impl Traced {
     /// # Errors
     /// Why not, and what to do.
     pub fn check_method(&self) -> Result<(), Failure> {
-        if self.patch_method != Some(PatchMethod::Atomic) {
-            return Ok(());
-        }
+        let of_a_running_guest = match self.patch_method {
+            Some(PatchMethod::Atomic) => "atomic",
+            Some(PatchMethod::Live) => "live",
+            Some(PatchMethod::Quiesce) | None => return Ok(()),
+        };
         if self.atomic {
-            let message = "--patch-method atomic: with --atomic every change is made in one pause; leave one of them out";
-            return Err(Failure::bad_input(message));
+            return Err(Failure::bad_input(format!(
+                "--patch-method {of_a_running_guest}: with --atomic every change is made in one pause; leave one of them out"
+            )));
+        }
+        if self.is_live() {
+            return Ok(());
         }
         promises_atomic().map_err(|why| {
             Failure::bad_input(format!(
@@ -209,5 +205,47 @@ impl Traced {
             budget: self.max_output.map_or_else(Budget::default, Budget::of),
             ..TracingOptions::default()
         }
+    }
+}
+
+/// What is to be warned of when text is to be changed by exchanges of words, because somebody has asked for it or as the default.
+///
+/// # Errors
+/// It was asked for and goes wrong here.
+fn warning_of(
+    tried: Result<(), NoExchange>,
+    is_asked_for: bool,
+) -> Result<Option<String>, Failure> {
+    match (tried, is_asked_for) {
+        (Ok(()) | Err(NoExchange::NoPromise(_)), _) => Ok(None),
+        (Err(why @ NoExchange::Wrong { .. }), true) => Err(Failure::bad_input(format!(
+            "--patch-method atomic: {why}; use --patch-method quiesce"
+        ))),
+        (Err(why), true) => Ok(Some(format!("--patch-method atomic: {why}"))),
+        (Err(why), false) => Ok(Some(format!("text is changed in pauses: {why}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_promised_and_is_not_shown_is_said_and_refused_only_where_it_goes_wrong() {
+        let wrong = || Err(NoExchange::Wrong { switches: 7 });
+        let untried = || {
+            Err(NoExchange::Untried {
+                why: "no KVM".to_owned(),
+            })
+        };
+        for is_asked_for in [false, true] {
+            assert_eq!(warning_of(Ok(()), is_asked_for).unwrap(), None);
+        }
+        let refused = warning_of(wrong(), true).unwrap_err().message;
+        assert!(refused.contains("--patch-method quiesce"), "{refused}");
+        let said = |tried, is_asked_for| warning_of(tried, is_asked_for).unwrap().unwrap();
+        assert!(said(wrong(), false).starts_with("text is changed in pauses: "));
+        assert!(said(untried(), false).starts_with("text is changed in pauses: "));
+        assert!(said(untried(), true).ends_with("no KVM"));
     }
 }

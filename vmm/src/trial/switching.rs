@@ -8,7 +8,7 @@ use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, VolatileMemor
 
 use super::run::run_while;
 use super::vm::{CODE, WORD};
-use super::{Ending, Ring, Trial, TrialError};
+use super::{Ending, PATIENCE, Ring, Trial, TrialError};
 
 /// How much is tried.
 #[derive(Debug, Clone, Copy)]
@@ -37,18 +37,21 @@ impl Effort {
 ///   5: inc rsi;  jmp 13           one way
 ///  10: inc rdi                    the other
 ///  13: inc rcx
-///  16: cmp dword [WORD], 0;  je 0
-///  26: lea rax, [rdi + rsi];  sub rax, rcx
-///  33: shl rdi, 32;  or rdi, rsi
-///  40: test rax, rax;  je 49;  or rdi, -1
-///  49: mov [rbx], rdi
+///  16: mov byte [WORD + 4], 1    it has begun
+///  24: cmp dword [WORD], 0;  je 0
+///  34: lea rax, [rdi + rsi];  sub rax, rcx
+///  41: shl rdi, 32;  or rdi, rsi
+///  48: test rax, rax;  je 57;  or rdi, -1
+///  57: mov [rbx], rdi
 /// ```
 const PASSES: &[u8] = &[
     0x0f, 0x1f, 0x44, 0x00, 0x00, 0x48, 0xff, 0xc6, 0xeb, 0x03, 0x48, 0xff, 0xc7, 0x48, 0xff, 0xc1,
-    0x83, 0x3c, 0x25, 0x00, 0x80, 0x00, 0x00, 0x00, 0x74, 0xe6, 0x48, 0x8d, 0x04, 0x37, 0x48, 0x29,
-    0xc8, 0x48, 0xc1, 0xe7, 0x20, 0x48, 0x09, 0xf7, 0x48, 0x85, 0xc0, 0x74, 0x04, 0x48, 0x83, 0xcf,
-    0xff, 0x48, 0x89, 0x3b,
+    0xc6, 0x04, 0x25, 0x04, 0x80, 0x00, 0x00, 0x01, 0x83, 0x3c, 0x25, 0x00, 0x80, 0x00, 0x00, 0x00,
+    0x74, 0xde, 0x48, 0x8d, 0x04, 0x37, 0x48, 0x29, 0xc8, 0x48, 0xc1, 0xe7, 0x20, 0x48, 0x09, 0xf7,
+    0x48, 0x85, 0xc0, 0x74, 0x04, 0x48, 0x83, 0xcf, 0xff, 0x48, 0x89, 0x3b,
 ];
+/// Where the code says that it has begun.
+const BEGUN: u64 = WORD + 4;
 /// The first word of them, and the same with `jmp 10`.
 const WAYS: [u64; 2] = [0xc6ff_4800_0044_1f0f, 0xc6ff_4800_0000_05e9];
 
@@ -91,6 +94,7 @@ pub fn shown() -> Result<Switching, TrialError> {
 pub fn switching(effort: Effort) -> Result<Switching, TrialError> {
     let trial = Trial::of(PASSES, Ring::User);
     let (outcome, switches) = run_while(trial, move |memory, has_ended| {
+        wait_begun(memory, has_ended);
         let switches = switch(memory, has_ended, effort);
         tell(memory);
         switches
@@ -136,6 +140,22 @@ fn switch(memory: &GuestMemoryMmap, has_ended: &AtomicBool, effort: Effort) -> u
         }
     }
     switches
+}
+
+/// Returns when the vCPU has passed the place once, or does so no more: until then changes would show nothing.
+fn wait_begun(memory: &GuestMemoryMmap, has_ended: &AtomicBool) {
+    let slice = memory.get_slice(GuestAddress(BEGUN), size_of::<u32>());
+    let begun = slice.as_ref().ok();
+    let Some(begun) = begun.and_then(|slice| slice.get_atomic_ref::<AtomicU32>(0).ok()) else {
+        return;
+    };
+    let deadline = Instant::now() + PATIENCE / 2;
+    while begun.load(Ordering::Acquire) == 0
+        && !has_ended.load(Ordering::Acquire)
+        && Instant::now() < deadline
+    {
+        std::thread::yield_now();
+    }
 }
 
 /// Has the code report.

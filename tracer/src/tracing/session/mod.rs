@@ -99,6 +99,8 @@ pub struct LastCalls {
     pub directory: PathBuf,
     /// Whether it was made for this only.
     pub is_scratch: bool,
+    /// Where a directory can be made for this only, if that is needed.
+    pub room: PathBuf,
 }
 
 /// What is known of the guest from the first attach on.

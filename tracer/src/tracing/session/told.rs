@@ -67,15 +67,16 @@ impl TraceSession {
         let Reader::Rings(_) = self.live.as_ref()?.reader else {
             return None;
         };
-        let session = self.name.clone();
+        let (session, room) = (self.name.clone(), scratch(&self.name));
         if let Some(output) = &self.options.output {
             return Some(LastCalls {
                 session,
                 directory: output.clone(),
                 is_scratch: false,
+                room,
             });
         }
-        let directory = scratch(&self.name);
+        let directory = room.clone();
         // Nothing runs any more that could write.
         let wanted = WantedDump::whole(&directory, true);
         match self.dump(&wanted, shared, found, || 0) {
@@ -83,6 +84,7 @@ impl TraceSession {
                 session,
                 directory,
                 is_scratch: true,
+                room,
             }),
             Err(error) => {
                 log::warn!(

@@ -102,6 +102,13 @@ fn one_of_many_functions_stops_nobody() {
     assert_eq!(guest.stops(), stops);
 }
 
+fn everything_fails_while_nobody_stops(tracing: &mut Tracing, guest: &mut MockGuest) {
+    guest.stuck = Some(1);
+    let error = set(tracing, guest, &everything()).unwrap_err();
+    assert!(matches!(error, TracingError::Stop(_)), "{error}");
+    guest.stuck = None;
+}
+
 /// What was exchanged before is exchanged back, while nobody can be stopped.
 #[test]
 fn when_nobody_can_be_stopped_for_the_rest_all_is_taken_back() {
@@ -109,10 +116,7 @@ fn when_nobody_can_be_stopped_for_the_rest_all_is_taken_back() {
         let (mut tracing, mut guest) = mixed(max_pause);
         start(&mut tracing, &guest, "f4");
         let before = tracing.digest(&guest).unwrap();
-        guest.stuck = Some(1);
-        let error = set(&mut tracing, &guest, &everything()).unwrap_err();
-        assert!(matches!(error, TracingError::Stop(_)), "{error}");
-        guest.stuck = None;
+        everything_fails_while_nobody_stops(&mut tracing, &mut guest);
         assert_eq!(tracing.digest(&guest).unwrap(), before);
         assert_eq!((patched(&tracing), tracing.status().frozen), (1, None));
         assert_eq!(site(&guest, Gva(TEXT)), NOP5);
@@ -180,10 +184,7 @@ fn what_was_written_live_is_taken_back_with_what_may_go() {
     let (mut tracing, mut guest) = changed_by(image, PatchMethod::Live, None);
     start(&mut tracing, &guest, "f4");
     let before = tracing.digest(&guest).unwrap();
-    guest.stuck = Some(1);
-    let error = set(&mut tracing, &guest, &everything()).unwrap_err();
-    assert!(matches!(error, TracingError::Stop(_)), "{error}");
-    guest.stuck = None;
+    everything_fails_while_nobody_stops(&mut tracing, &mut guest);
     assert_eq!(tracing.digest(&guest).unwrap(), before);
     assert_eq!((patched(&tracing), tracing.status().frozen), (1, None));
     let changed = set(&mut tracing, &guest, &everything()).unwrap();
@@ -196,10 +197,8 @@ fn what_was_written_live_is_taken_back_with_what_may_go() {
 fn a_later_slice_that_fails_takes_back_what_was_exchanged_and_the_slices_before() {
     // Of 80 that need a pause the first slice has 64.
     let image = mixed_image(160);
-    let (mut tracing, mut guest) = prepared_of(image, small(None));
     let millisecond = Some(Duration::from_millis(1));
-    tracing.attachment.patching = Patching::new(PatchMethod::Atomic, millisecond, mock::HOST.now);
-    guest.is_mapped = true;
+    let (mut tracing, guest) = changed_by(image, PatchMethod::Atomic, millisecond);
     start(&mut tracing, &guest, "f4");
     let before = tracing.digest(&guest).unwrap();
     let last = Gva(TEXT + 16 * 159 + 4);
@@ -264,33 +263,44 @@ fn a_jump_that_the_guest_writes_over_meanwhile_freezes_patching() {
 #[test]
 fn a_window_that_is_not_as_it_was_takes_a_pause() {
     for method in [PatchMethod::Atomic, PatchMethod::Live] {
-        a_cleared_window_takes_a_pause(method);
+        for at_the_last_moment in [false, true] {
+            a_cleared_window_takes_a_pause(method, at_the_last_moment);
+        }
     }
 }
 
-fn a_cleared_window_takes_a_pause(method: PatchMethod) {
-    let (mut tracing, guest) = mixed_by(method, None);
+/// The entry of the guest's page tables that leads to the window, and what it holds.
+fn window_entry(target: &MockTarget) -> (Gpa, [u8; 8]) {
+    let found = target.own_memory().into_iter().find_map(|(at, page)| {
+        let (words, _) = page.as_chunks::<8>();
+        let leads = |word: &&[u8; 8]| {
+            u64::from_le_bytes(**word) & 0xffff_ffe0_0080 == crate::mock::REGION_START.0 | 0x80
+        };
+        let (entry, word) = words.iter().enumerate().find(|(_, word)| leads(word))?;
+        Some((Gpa(at + 8 * entry as u64), *word))
+    });
+    found.unwrap()
+}
+
+fn clear_window(target: &mut MockTarget) {
+    let (entry, _) = window_entry(target);
+    target.write_word(entry, 0).unwrap();
+}
+
+fn a_cleared_window_takes_a_pause(method: PatchMethod, at_the_last_moment: bool) {
+    let (mut tracing, mut guest) = mixed_by(method, None);
     start(&mut tracing, &guest, "f4");
     let window = tracing.attachment.engine.foothold().unwrap().window();
     assert!(window.is_untouched(guest.memory()));
-    let pd = guest
-        .target()
-        .own_memory()
-        .into_iter()
-        .find_map(|(at, page)| {
-            let (words, _) = page.as_chunks::<8>();
-            let leads = |word: &[u8; 8]| {
-                u64::from_le_bytes(*word) & 0xffff_ffe0_0080 == crate::mock::REGION_START.0 | 0x80
-            };
-            let entry = words.iter().position(leads)?;
-            Some(Gpa(at + 8 * entry as u64))
-        });
-    let entry = pd.unwrap();
-    let mut old = [0; 8];
-    guest.memory().read_physical(entry, &mut old).unwrap();
-    guest.target().write_word(entry, 0).unwrap();
+    let (entry, old) = window_entry(&guest.target());
+    // Now, or right after it was seen that nobody has touched it.
+    match at_the_last_moment {
+        true => guest.before_running = Some(clear_window),
+        false => clear_window(&mut guest.target()),
+    }
     let changed = set(&mut tracing, &guest, &only("f[46]")).unwrap();
     assert_eq!((changed.patched, changed.pauses), (1, 1));
+    guest.before_running = None;
     let mut now = [0; 8];
     guest.memory().read_physical(entry, &mut now).unwrap();
     assert_eq!(now, old);

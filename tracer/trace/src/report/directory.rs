@@ -69,12 +69,20 @@ impl TraceDirectory {
     /// # Errors
     /// A [`ReportError`] that names the file.
     pub fn open(directory: &Path) -> Result<Self, ReportError> {
+        Self::open_within(directory, None)
+    }
+
+    /// The same; a compact trace is put together in a directory below `room`, if that is given.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_within(directory: &Path, room: Option<&Path>) -> Result<Self, ReportError> {
         std::fs::read_dir(directory)
             .map_err(ReportError::io("open the trace directory", directory))?;
         if !compact::is_compact(directory) {
             return Self::of_uftrace(directory);
         }
-        let scratch = scratch()?;
+        let scratch = scratch(room)?;
         let trace = scratch.path().join("trace");
         let replayed = compact::convert(directory, &trace, false, &Watch::default())?;
         Ok(Self {

@@ -413,7 +413,16 @@ fn the_last_calls_of_each_vcpu_end_where_a_fatal_function_is_entered() {
     let (_root, directory) = trace();
     let text = |calls, until: &[&str]| {
         let mut out = Vec::new();
-        let printed = print_last(&directory, Last { calls, until }, &mut out).unwrap();
+        let printed = print_last(
+            &directory,
+            Last {
+                calls,
+                until,
+                room: None,
+            },
+            &mut out,
+        )
+        .unwrap();
         (printed.entries, String::from_utf8(out).unwrap())
     };
     let (entries, all) = text(100, &[]);

@@ -23,6 +23,8 @@ pub struct Last<'a> {
     pub calls: usize,
     /// The trace ends where one of these functions is entered first, if it is.
     pub until: &'a [&'a str],
+    /// Where a compact trace may be put together, in a directory of its own; none: among the temporary files.
+    pub room: Option<&'a Path>,
 }
 
 /// Prints the last calls of each vCPU in `directory`, one vCPU after the other: nested when the trace is
@@ -35,7 +37,7 @@ pub fn print_last(
     last: Last<'_>,
     out: impl Write,
 ) -> Result<Printed, ReportError> {
-    let trace = TraceDirectory::open(directory)?;
+    let trace = TraceDirectory::open_within(directory, last.room)?;
     let mut out = BufWriter::new(out);
     let mut calls = Calls::open(&trace, &Excerpt::default())?;
     let mut ends = Ends::new(last.calls);

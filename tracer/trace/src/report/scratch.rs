@@ -11,12 +11,12 @@ use crate::export::compact::CompactError;
 /// What these directories are called; the process and letters follow.
 const NAME: &str = "exotrace-";
 
-/// A new one.
+/// A new one, below `place` if that is given.
 ///
 /// # Errors
 /// [`CompactError::Scratch`].
-pub(super) fn scratch() -> Result<TempDir, CompactError> {
-    let place = std::env::temp_dir();
+pub(super) fn scratch(place: Option<&Path>) -> Result<TempDir, CompactError> {
+    let place = place.map_or_else(std::env::temp_dir, Path::to_owned);
     sweep(&place);
     let name = format!("{NAME}{}-", std::process::id());
     let made = tempfile::Builder::new().prefix(&name).tempdir_in(&place);
