@@ -695,11 +695,12 @@ impl RingReader {
         self.doubts.add(doubt, records);
     }
 
-    /// Whether whoever comes next finds room, as of the last look.
+    /// Whether whoever is on the way to it finds room, as of the last look: half of it is free. One place is not enough, since many
+    /// threads can be on their way.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.mode == Mode::Overwrite
-            || self.head.since(self.pending.kept_or(self.tail)) < self.room()
+            || self.head.since(self.pending.kept_or(self.tail)) <= self.room() / 2
     }
 
     /// Whether everything up to the last look was delivered, or passed over: nothing is waited for.

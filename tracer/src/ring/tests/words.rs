@@ -275,6 +275,22 @@ fn a_ring_is_drained_when_nothing_is_left() {
     assert!(ring.reader.is_drained());
 }
 
+/// Many can be on their way to it: a place for one of them was not enough, and the others were lost at a stop.
+#[test]
+fn a_ring_has_room_when_half_of_it_is_free() {
+    let mut ring = Read::new(4096, Mode::Discard);
+    let half = ring.words.geometry.slots() / 2;
+    assert!(ring.reader.has_room());
+    ring.words.reserve(half);
+    ring.reader.look(&ring.words);
+    assert!(!ring.reader.has_room(), "the one in the middle is slack");
+    for number in 0..half {
+        ring.words.write(number);
+    }
+    ring.drain(100, Patience::Ticks(1000));
+    assert!(ring.reader.has_room());
+}
+
 /// The slot is its writer's until it is reserved in the next lap.
 #[test]
 fn a_slot_can_be_written_until_the_next_lap_reserves_it() {
