@@ -25,14 +25,16 @@ fn assert_graph_exact(trace: &Trace, called: &Counts) {
     assert_eq!(&trace.uftrace(), called);
 }
 
-fn session<'a>(status: &'a Value, name: &str) -> &'a Value {
+fn session_of<'a>(status: &'a Value, name: &str) -> &'a Value {
     let sessions = status["tracing"]["sessions"].as_array().unwrap();
     let found = sessions.iter().find(|session| session["name"] == name);
     found.unwrap_or_else(|| panic!("no session {name}: {status}"))
 }
 
 fn waiting(status: &Value, name: &str) -> u64 {
-    session(status, name)["waits"]["waiting"].as_u64().unwrap()
+    session_of(status, name)["waits"]["waiting"]
+        .as_u64()
+        .unwrap()
 }
 
 /// Threads that are preempted all the time, in rings that hold a hundredth of what they record.
@@ -183,7 +185,7 @@ fn a_guest_that_is_shut_down_has_every_call_that_was_begun() {
         open_gate(&mut running);
         let mut client = running.client();
         client.wait_until("somebody has waited", |status| {
-            session(status, "default")["waits"]["count"].as_u64() > Some(20)
+            session_of(status, "default")["waits"]["count"].as_u64() > Some(20)
         });
         client.call("shutdown", Value::Null);
         let (ended, trace) = running.end();
@@ -315,9 +317,15 @@ impl FullDisk {
 
 /// A lossless session named `stuck` of a spinning guest, whose disk takes nothing: its reader stands, and so does every vCPU.
 fn stuck(running: &mut Running) -> (Client, FullDisk) {
+    stuck_until(running, "discard")
+}
+
+/// The same, and what is to happen when that turns out to have no end.
+fn stuck_until(running: &mut Running, on_full: &str) -> (Client, FullDisk) {
     let mut client = running.client();
     let output = running.path("stuck");
-    let options = json!({"mode": "lossless", "ring_size": 64, "output": output});
+    let options =
+        json!({"mode": "lossless", "ring_size": 64, "on_full": on_full, "output": output});
     client.call(
         "session.create",
         json!({"name": "stuck", "options": options}),
@@ -363,6 +371,57 @@ fn a_wait_ends_when_nothing_is_to_be_recorded_any_more() {
     assert_eq!(stuck.lost(), 0);
     let status = stuck.side();
     assert_eq!(status["finished"], true, "{status}");
+}
+
+/// What is written to files without names can never be read: that is as a disk that is full, however the trace is kept. It was
+/// once said at the end only, and that the trace stays readable.
+#[test]
+fn a_trace_that_is_taken_away_ends_the_waiting_or_the_run() {
+    for store in ["uftrace", "compact"] {
+        let mut running = Guest::spinning(&[]);
+        let mut client = running.client();
+        for (session, on_full) in [("on", "discard"), ("over", "end")] {
+            let output = running.path(session);
+            let options = json!({"mode": "lossless", "ring_size": 64, "store": store, "on_full": on_full, "output": output});
+            let create = json!({"name": session, "options": options});
+            client.call("session.create", create);
+            let start = json!({"session": session, "filter": ["spin_*"]});
+            client.call("start", start);
+            std::fs::remove_dir_all(&output).unwrap();
+            if session == "on" {
+                client.wait_until("nobody waits any more", |status| {
+                    session_of(status, session)["waits"]["given_up"].is_string()
+                });
+                let status = client.status();
+                let error = session_of(&status, session)["output_error"].to_string();
+                assert!(error.contains("is gone"), "{error}");
+                // The guest continues.
+                let written =
+                    |status: &Value| session_of(status, session)["rings"][0]["written"].as_u64();
+                let before = written(&status);
+                client.wait_until("calls are made", |status| written(status) > before);
+            }
+        }
+        let (ended, _trace) = running.end();
+        assert_eq!(ended.code, Some(106), "{store}: {ended}");
+        for words in ["/on is gone", "/over is gone", "--on-full end"] {
+            assert!(ended.stderr.contains(words), "{store}: {words}: {ended}");
+        }
+        assert!(!ended.stderr.contains("stays readable"), "{store}: {ended}");
+    }
+}
+
+/// A disk that takes nothing says nothing either. After a minute it counts as one that is full; what writes to it is abandoned.
+#[test]
+fn a_disk_that_hangs_for_a_minute_ends_the_run() {
+    let mut running = Guest::spinning(&[]);
+    let (_client, disk) = stuck_until(&mut running, "end");
+    let (ended, _trace) = running.end();
+    assert_eq!(ended.code, Some(106), "{ended}");
+    for words in ["for a minute", "--on-full end", "/stuck"] {
+        assert!(ended.stderr.contains(words), "{words}: {ended}");
+    }
+    assert!(!disk.has_a_writer());
 }
 
 /// Its guest and its run can be ended while every vCPU waits.

@@ -9,7 +9,7 @@ use syn::{Attribute, Item, ItemMacro, ItemMod, UseTree, Visibility};
 use crate::source::{Source, sources};
 
 /// So many names, most of which our own VMM uses. This number may only go down.
-const NAMES: usize = 91;
+const NAMES: usize = 90;
 
 /// The folder of the crate's sources.
 const FOLDER: &str = "tracer/src";

@@ -31,6 +31,7 @@ pub mod rings;
 mod rooms;
 mod source;
 mod stall_drain;
+mod standing;
 #[cfg(test)]
 mod tests;
 mod thread_names;
@@ -48,9 +49,9 @@ use std::time::Duration;
 use call_ring::{Continues, SharedCallRing};
 use drain::Drain;
 use hands::Hands;
-pub use looks::AllLooks;
-use looks::lock;
+use looks::{AllLooks, lock};
 use output::{Output, Written};
+use standing::Standing;
 use status::WaitStatus;
 use wait_drain::WaitDrain;
 use writer::{Told, Writer};
@@ -66,6 +67,9 @@ pub(crate) const LET_GO_ROUNDS: Rounds = 0..500;
 /// Those that are left.
 pub(crate) type Rounds = std::ops::Range<u32>;
 const LET_GO_REST: Duration = Duration::from_millis(1);
+/// What is said of an output that takes nothing.
+const STANDS: &str =
+    "what was read could not be written for a minute: the disk of the trace takes nothing";
 
 /// A session's reader, for who polls it and who asks it. Who asks comes next, however much there is to read, and never
 /// waits for what is being written. Several threads can read, each a ring of its own.
@@ -80,6 +84,8 @@ pub struct SharedDrain {
     drain: Mutex<Drain>,
     calls: Vec<SharedCallRing>,
     told: Mutex<Told>,
+    looks: AllLooks,
+    standing: Mutex<Standing>,
     asking: AtomicUsize,
     asked: Condvar,
 }
@@ -89,6 +95,7 @@ impl SharedDrain {
     #[must_use]
     pub fn new(drain: Drain, output: Option<Output>) -> Self {
         let calls = drain.calls().shared().to_vec();
+        let looks = drain.looks();
         Self {
             round: Mutex::default(),
             hands: Hands::default(),
@@ -96,6 +103,8 @@ impl SharedDrain {
             drain: Mutex::new(drain),
             calls,
             told: Mutex::default(),
+            looks,
+            standing: Mutex::default(),
             asking: AtomicUsize::new(0),
             asked: Condvar::new(),
         }
@@ -104,6 +113,22 @@ impl SharedDrain {
     /// One round: reads after everybody who asks, and writes. Returns how many events there were.
     pub fn round(&self) -> usize {
         self.round_with(None)
+    }
+
+    /// Looks at the heads of all rings, so that records have times however long it takes to write them; and whether what is
+    /// being written stands, so that nobody waits for that.
+    pub fn look(&self) {
+        self.looks.make();
+        let busy_since = lock(&self.told).busy_since;
+        if lock(&self.standing).look(busy_since) {
+            log::error!("{STANDS}; the guest goes on");
+            self.ask().change_waits(|waits| waits.give_up(STANDS));
+        }
+    }
+
+    /// Whether what is being written stands.
+    fn stands(&self) -> bool {
+        lock(&self.standing).is_so()
     }
 
     /// How many rings of calls there are: so many threads can read at a time.
@@ -282,6 +307,21 @@ impl SharedDrain {
         lock(&self.told).clone()
     }
 
+    /// Who writes stands, and is abandoned: should it ever go on, it reads no ring any more, and completes nothing.
+    fn leave(&self) -> ExportError {
+        let mut drain = self.ask();
+        drain.end_output();
+        let room = drain.waits().map(|waits| Arc::clone(waits.room()));
+        drop(drain);
+        // Who had come to a ring before that has read it.
+        self.calls.iter().for_each(|calls| drop(lock(calls)));
+        if let Some(room) = room {
+            room.close();
+        }
+        let directory = self.told().directory;
+        ExportError::Stands(directory.unwrap_or_default())
+    }
+
     /// The last round: no writer of records can still come. Completes the trace, if there is one.
     ///
     /// # Errors
@@ -340,16 +380,20 @@ impl Drop for Turn<'_> {
 /// Who polls.
 pub trait Pollers: Debug {
     /// From now on, and until what is returned is dropped, has rounds of `drain` made ([`SharedDrain::round`]): one after
-    /// the other while there is something to read, and others may [help](SharedDrain::help). Has `looks` made a few times a
-    /// second, whatever a round takes.
+    /// the other while there is something to read, and others may [help](SharedDrain::help). Has somebody
+    /// [look](SharedDrain::look) four times a second, whatever a round takes.
     ///
     /// # Errors
     /// When the system gives no threads.
-    fn start(&self, drain: Arc<SharedDrain>, looks: AllLooks) -> std::io::Result<Box<dyn Poller>>;
+    fn start(&self, drain: Arc<SharedDrain>) -> std::io::Result<Box<dyn Poller>>;
 }
 
 /// Something that polls for as long as it lives.
-pub trait Poller: Debug {}
+pub trait Poller: Debug {
+    /// Ends it, when the rounds are made that were begun; those that stand, by what `stands` says, are abandoned. Whether
+    /// all have ended.
+    fn end(self: Box<Self>, stands: &dyn Fn() -> bool) -> bool;
+}
 
 /// A reader that is polled.
 #[derive(Debug)]
@@ -368,9 +412,8 @@ impl Polled {
         output: Option<Output>,
         pollers: &dyn Pollers,
     ) -> std::io::Result<Self> {
-        let looks = drain.looks();
         let drain = Arc::new(SharedDrain::new(drain, output));
-        let poller = pollers.start(Arc::clone(&drain), looks)?;
+        let poller = pollers.start(Arc::clone(&drain))?;
         Ok(Self {
             drain,
             poller: Some(poller),
@@ -421,12 +464,16 @@ impl Polled {
     }
 
     /// Nobody polls it any more: reads what the rings still hold, and completes the trace, if there is one. Waits for
-    /// what is being written.
+    /// what is being written, unless that stands.
     ///
     /// # Errors
     /// The first [`ExportError`] since the trace was begun.
     pub fn finish(&mut self) -> Result<Option<Written>, ExportError> {
-        self.poller = None;
-        self.drain.finish()
+        let stands = || self.drain.stands();
+        let poller = self.poller.take();
+        match poller.is_none_or(|poller| poller.end(&stands)) {
+            true => self.drain.finish(),
+            false => Err(self.drain.leave()),
+        }
     }
 }

@@ -19,7 +19,7 @@ use trace::export::compact;
 use trace::export::probes::ProbeNote;
 use trace::export::store::{Ending, News, Store};
 use trace::export::uftrace::layout::Text;
-use trace::export::uftrace::{AnomalyNote, ExportError, Metadata, Tally, UftraceWriter};
+use trace::export::uftrace::{AnomalyNote, ExportError, Metadata, Tally, UftraceWriter, is_gone};
 use trace::live::{Heard, Live};
 use trace::stream::{Origin, Pass, Stream, StreamOptions};
 
@@ -64,11 +64,16 @@ struct Kept {
 }
 
 impl Kept {
+    /// Whether it was taken away.
+    fn is_gone(&self) -> bool {
+        !matches!(self.store, Keeper::Nothing(_)) && is_gone(&self.directory)
+    }
+
     /// What keeps what the rings bring, if that is kept.
     fn recording(&mut self) -> Option<&mut Recording> {
         match &mut self.store {
             Keeper::Records(recording) => Some(recording),
-            Keeper::Events(_) => None,
+            Keeper::Events(_) | Keeper::Nothing(_) => None,
         }
     }
 }
@@ -80,6 +85,8 @@ enum Keeper {
     Events(Box<dyn Store>),
     /// What the rings bring; it goes through the stream for who listens only.
     Records(Box<Recording>),
+    /// Nothing any more, for this reason.
+    Nothing(ExportError),
 }
 
 /// A trace that is complete.
@@ -163,7 +170,7 @@ impl Output {
         match self.kept.as_mut().map(|kept| &mut kept.store) {
             Some(Keeper::Events(store)) => store.set_budget(budget),
             Some(Keeper::Records(store)) => store.set_budget(budget),
-            None => {}
+            Some(Keeper::Nothing(_)) | None => {}
         }
         self
     }
@@ -177,6 +184,7 @@ impl Output {
                 Some(stack_bytes) => Some(Encoding::Columns(stack_bytes)),
                 None => store.entries().cloned().map(Encoding::DataFile),
             },
+            Keeper::Nothing(_) => None,
         }
     }
 
@@ -239,7 +247,7 @@ impl Output {
     fn is_ordered(&self) -> bool {
         match self.kept.as_ref().map(|kept| &kept.store) {
             Some(Keeper::Events(store)) => self.is_heard || self.stream.is_ordered(&**store),
-            Some(Keeper::Records(_)) | None => true,
+            Some(Keeper::Records(_) | Keeper::Nothing(_)) | None => true,
         }
     }
 
@@ -259,7 +267,7 @@ impl Output {
                 return;
             }
             Some(Keeper::Events(store)) => Some(&mut **store),
-            Some(Keeper::Records(_)) | None => None,
+            Some(Keeper::Records(_) | Keeper::Nothing(_)) | None => None,
         };
         match store {
             // Faster: it knows whom it calls.
@@ -282,7 +290,7 @@ impl Output {
         match self.kept.as_mut().map(|kept| &mut kept.store) {
             Some(Keeper::Events(store)) => store.learn(news),
             Some(Keeper::Records(recording)) => recording.learn(&news),
-            None => {}
+            Some(Keeper::Nothing(_)) | None => {}
         }
     }
 
@@ -300,7 +308,7 @@ impl Output {
                 batch
             }
             Some(Keeper::Events(store)) if !self.is_heard => keep_coded(&mut **store, batch),
-            Some(Keeper::Events(_)) | None => batch,
+            Some(Keeper::Events(_) | Keeper::Nothing(_)) | None => batch,
         };
         let (origin, until_ns) = (batch.origin, batch.until_ns);
         match batch.records {
@@ -422,21 +430,52 @@ impl Output {
         if self.names.is_due(has_fresh) {
             self.name_threads_at(now_ns);
         }
-        if !self.has_failed
-            && let Some(error) = self.error()
-        {
-            log::error!("{error} so far; the guest goes on, the trace up to there stays readable");
-            self.has_failed = true;
+        if self.error().is_some() && !self.has_failed {
+            // A file that is not found is one that was taken away.
+            self.miss();
+            self.say_failed();
         }
     }
 
-    /// What was written and waits to go to a file goes there.
-    pub fn flush(&mut self) {
-        match self.kept.as_mut().map(|kept| &mut kept.store) {
-            Some(Keeper::Events(store)) => store.flush(),
-            // It writes what it is given at once.
-            Some(Keeper::Records(_)) | None => {}
+    /// Says once that not everything is written.
+    fn say_failed(&mut self) {
+        if self.has_failed {
+            return;
         }
+        match self.error() {
+            None => return,
+            Some(error @ ExportError::Gone(_)) => log::error!("{error}; the guest goes on"),
+            Some(error) => log::error!(
+                "{error} so far; the guest goes on, the trace up to there stays readable"
+            ),
+        }
+        self.has_failed = true;
+    }
+
+    /// What was written and waits to go to a file goes there, if there still is one: a file that has no name any more takes
+    /// everything, and it is gone when it is closed.
+    pub fn flush(&mut self) {
+        self.miss();
+        let Some(kept) = &mut self.kept else { return };
+        match &mut kept.store {
+            Keeper::Events(store) => store.flush(),
+            // It writes what it is given at once.
+            Keeper::Records(_) | Keeper::Nothing(_) => {}
+        }
+    }
+
+    /// Keeps nothing any more where what was kept is gone.
+    fn miss(&mut self) {
+        if let Some(kept) = self.kept.as_mut().filter(|kept| kept.is_gone()) {
+            kept.store = Keeper::Nothing(ExportError::Gone(kept.directory.clone()));
+            self.say_failed();
+        }
+    }
+
+    /// Where it is kept, if it is.
+    #[must_use]
+    pub fn directory(&self) -> Option<&Path> {
+        self.kept.as_ref().map(|kept| &*kept.directory)
     }
 
     /// Why not everything was written.
@@ -445,6 +484,7 @@ impl Output {
         match &self.kept.as_ref()?.store {
             Keeper::Events(store) => store.error(),
             Keeper::Records(recording) => recording.error(),
+            Keeper::Nothing(why) => Some(why),
         }
     }
 
@@ -468,20 +508,25 @@ impl Output {
             self.name_threads_at(u64::MAX);
         }
         let anomalies = self.anomalies();
-        let Some(mut kept) = self.kept else {
+        let Some(kept) = self.kept else {
             return Ok(None);
         };
+        let is_gone = kept.is_gone();
+        let Kept { store, directory } = kept;
+        if is_gone {
+            return Err(ExportError::Gone(directory));
+        }
         let doubts = doubts.notes();
-        let holds = match &mut kept.store {
-            Keeper::Records(recording) => Holds::Records(recording.finish(&doubts)?),
-            Keeper::Events(store) => Holds::Events(store.finish(Ending {
+        let holds = match store {
+            Keeper::Nothing(why) => return Err(why),
+            Keeper::Records(mut recording) => Holds::Records(recording.finish(&doubts)?),
+            Keeper::Events(mut store) => Holds::Events(store.finish(Ending {
                 doubts,
                 anomalies,
                 strays: self.stream.strays(),
                 is_cut: false,
             })?),
         };
-        let directory = kept.directory;
         Ok(Some(Written { directory, holds }))
     }
 }

@@ -1,6 +1,7 @@
 //! Who writes what was read, with a lock of its own: a disk that takes nothing holds up what comes after on that disk,
 //! and nothing else. What it tells of itself is copied to where it can be asked for at any time.
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ pub struct Told {
     pub error: Option<String>,
     /// What did not fit in a graph trace so far.
     pub anomalies: Vec<AnomalyNote>,
+    /// Where it is, if it is kept.
+    pub(super) directory: Option<PathBuf>,
     /// Since when something is being written.
     pub(super) busy_since: Option<Duration>,
 }
@@ -97,7 +100,12 @@ impl Writer {
             return;
         };
         let now = (self.host.now)();
-        lock(told).busy_since = Some(now);
+        let directory = output.directory().map(Path::to_owned);
+        {
+            let mut told = lock(told);
+            told.busy_since = Some(now);
+            told.directory.clone_from(&directory);
+        }
         output.take(&mut self.backlog, crew);
         if let Some(now_ns) = now_ns {
             output.settle(now_ns, crew);
@@ -110,6 +118,7 @@ impl Writer {
         *lock(told) = Told {
             error: output.error().map(ToString::to_string),
             anomalies: output.anomalies(),
+            directory,
             busy_since: None,
         };
     }

@@ -12,7 +12,7 @@ use terms::region::Region;
 use super::MockTarget;
 use crate::clock::page::{Beat, Beats, ClockPage};
 use crate::clock::{HostClock, RunClock, VcpuClocks};
-use crate::collect::{AllLooks, Poller, Pollers, SharedDrain};
+use crate::collect::{Poller, Pollers, SharedDrain};
 use crate::guest::{
     Guest, LiveGuest, NoClockPage, NotLive, Pauses, RegisterError, SharedMemory, StopError,
     StoppedGuest,
@@ -432,13 +432,13 @@ impl AtomicTarget for MockRunning {
 pub struct NoPollers;
 
 impl Pollers for NoPollers {
-    fn start(
-        &self,
-        _drain: Arc<SharedDrain>,
-        _looks: AllLooks,
-    ) -> std::io::Result<Box<dyn Poller>> {
+    fn start(&self, _drain: Arc<SharedDrain>) -> std::io::Result<Box<dyn Poller>> {
         Ok(Box::new(Self))
     }
 }
 
-impl Poller for NoPollers {}
+impl Poller for NoPollers {
+    fn end(self: Box<Self>, stands: &dyn Fn() -> bool) -> bool {
+        !stands()
+    }
+}

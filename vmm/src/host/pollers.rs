@@ -1,6 +1,7 @@
 //! The threads that read rings: one takes records out, and where there is much to read others help, each with a ring of its
 //! own; one only looks at heads, so that records have times however long it takes to write them.
 
+use std::convert::Infallible;
 use std::io;
 use std::num::NonZero;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::thread::{JoinHandle, available_parallelism};
 use std::time::Duration;
 
 use crate::confine::{self, Role};
-use tracer::collect::{AllLooks, Poller, Pollers, SharedDrain};
+use tracer::collect::{Poller, Pollers, SharedDrain};
 
 /// Pause between two rounds over the rings when there was nothing to read.
 const IDLE: Duration = Duration::from_millis(2);
@@ -39,7 +40,8 @@ impl Threads {
 }
 
 impl Pollers for Threads {
-    fn start(&self, drain: Arc<SharedDrain>, looks: AllLooks) -> io::Result<Box<dyn Poller>> {
+    fn start(&self, drain: Arc<SharedDrain>) -> io::Result<Box<dyn Poller>> {
+        let looks = Arc::clone(&drain);
         let look = StoppedThread::start(Role::Look, move |stopped| look(&looks, stopped))?;
         let helpers = helpers(&drain, self.readers)?;
         let read = Arc::clone(&drain);
@@ -50,9 +52,9 @@ impl Pollers for Threads {
             let _ = knock.send(Said::Knock);
         }));
         Ok(Box::new(Readers {
-            _drain: read,
-            _helpers: helpers,
-            _look: look,
+            drain: read,
+            helpers,
+            look,
         }))
     }
 }
@@ -82,12 +84,29 @@ fn helpers(drain: &Arc<SharedDrain>, readers: usize) -> io::Result<Vec<StoppedTh
 /// They end when this is dropped, the one that makes rounds first.
 #[derive(Debug)]
 struct Readers {
-    _drain: StoppedThread,
-    _helpers: Vec<StoppedThread>,
-    _look: StoppedThread,
+    drain: StoppedThread,
+    helpers: Vec<StoppedThread>,
+    look: StoppedThread,
 }
 
-impl Poller for Readers {}
+impl Poller for Readers {
+    fn end(self: Box<Self>, stands: &dyn Fn() -> bool) -> bool {
+        let Self {
+            drain,
+            helpers,
+            look,
+        } = *self;
+        let writers: Vec<StoppedThread> = [drain].into_iter().chain(helpers).collect();
+        writers.iter().for_each(StoppedThread::stop);
+        let has_ended = writers.iter().all(|thread| thread.ends(stands));
+        if !has_ended {
+            writers.into_iter().for_each(StoppedThread::leave);
+        }
+        // It says whether they stand, until here.
+        drop(look);
+        has_ended
+    }
+}
 
 /// What such a thread is told while it rests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,27 +122,53 @@ enum Said {
 struct StoppedThread {
     role: Role,
     said: Sender<Said>,
+    /// Nobody can send when it has ended.
+    ended: Receiver<Infallible>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl StoppedThread {
     fn start(role: Role, run: impl FnOnce(&Receiver<Said>) + Send + 'static) -> io::Result<Self> {
         let (said, hears) = channel();
+        let (runs, ended) = channel();
         let thread = std::thread::Builder::new().name(role.name().to_owned());
         Ok(Self {
             role,
             said,
+            ended,
             thread: Some(thread.spawn(move || {
+                let _runs = runs;
                 confine::enter(role);
                 run(&hears);
             })?),
         })
     }
+
+    /// Tells it to end.
+    fn stop(&self) {
+        // It fails when the thread has ended already.
+        let _ = self.said.send(Said::Stop);
+    }
+
+    /// Waits until it has ended, or has something to do that does not end. Whether it has.
+    fn ends(&self, stands: &dyn Fn() -> bool) -> bool {
+        while self.ended.recv_timeout(LOOK_PERIOD) == Err(RecvTimeoutError::Timeout) {
+            if stands() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Nobody waits for it any more: it ends by itself, or with the process.
+    fn leave(mut self) {
+        self.thread = None;
+    }
 }
 
 impl Drop for StoppedThread {
     fn drop(&mut self) {
-        let _ = self.said.send(Said::Stop);
+        self.stop();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -135,9 +180,9 @@ impl Drop for StoppedThread {
     }
 }
 
-fn look(looks: &AllLooks, said: &Receiver<Said>) {
+fn look(drain: &SharedDrain, said: &Receiver<Said>) {
     while said.recv_timeout(LOOK_PERIOD) == Err(RecvTimeoutError::Timeout) {
-        looks.make();
+        drain.look();
     }
 }
 

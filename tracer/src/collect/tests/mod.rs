@@ -222,6 +222,37 @@ fn what_cannot_be_put_into_the_files_a_second_later_is_told() {
     polled.finish().unwrap_err();
 }
 
+/// Files that have no names any more take everything. It was once noticed at the end only, and then the trace was said to stay
+/// readable.
+#[test]
+fn a_trace_that_was_taken_away_is_missed_a_second_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("trace");
+    static SECONDS: AtomicU64 = AtomicU64::new(0);
+    let clock = RingClock::Host(HostClock {
+        counter: || BEGUN + 1000 * SECONDS.load(SeqCst),
+        now: || Duration::from_secs(SECONDS.load(SeqCst)),
+        ..mock::HOST
+    });
+    let (guest, place, mut polled) = reader_by(Some(&output), clock);
+    call(&guest, &place, CALLS);
+    polled.round();
+    fs::remove_dir_all(&output).unwrap();
+    // Somebody else may put something there.
+    fs::create_dir(&output).unwrap();
+    polled.round();
+    assert_eq!(polled.told().error, None);
+    SECONDS.store(1, SeqCst);
+    polled.round();
+    let error = polled.told().error.expect("nothing is there");
+    assert!(error.contains("/trace is gone"), "{error}");
+    call(&guest, &place, CALLS);
+    polled.round();
+    let error = polled.finish().unwrap_err();
+    assert!(matches!(error, ExportError::Gone(_)), "{error}");
+    assert_eq!(fs::read_dir(&output).unwrap().count(), 0, "it is not ours");
+}
+
 /// It was once: `status` waited for a disk that took nothing, and with it everybody on the control socket.
 #[test]
 fn who_asks_does_not_wait_for_a_disk_that_takes_nothing() {

@@ -115,3 +115,52 @@ fn a_vcpu_that_waits_when_its_session_is_stopped_has_room_also_while_a_disk_take
     let written = polled.finish().unwrap().unwrap();
     assert_eq!(written.tally().calls, 2 * CALLS);
 }
+
+/// A disk that hangs says nothing: nobody waits for it any more, and who ends the session abandons what writes to it. When
+/// that goes on after all, it finds no rings.
+#[test]
+fn a_disk_that_hangs_ends_no_run_and_holds_up_no_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("trace");
+    let (guest, place, mut polled, waits) = waited_for(&output);
+    let stuck = output.join("exotrace.json.new");
+    pipe(&stuck);
+    call(&guest, &place, CALLS);
+    polled.lock().describe(Metadata::default());
+    let drain = Arc::clone(&polled.drain);
+    thread::scope(|scope| {
+        let poller = scope.spawn(|| drain.round());
+        let is_busy = comes(|| polled.told().busy_since.is_some() || poller.is_finished());
+        let wait = waits.enter(Gpa(0), 0).unwrap();
+        let looks = (0..1000).map(|_| drain.look());
+        let mut given_up = looks.map(|()| drain.ask().waits().unwrap().status().given_up);
+        let after = given_up.position(|given_up| given_up.is_some());
+        drop(given_up);
+        let is_over = comes(|| wait.is_over());
+        let left = polled.finish().unwrap_err();
+        let words = || {
+            let target = guest.target();
+            let cell = place.cells[0];
+            let word = |at| target.read_word(cell.wrapping_add(at)).unwrap();
+            [0, 8, 16, 24].map(word)
+        };
+        call(&guest, &place, CALLS);
+        let before = words();
+        let is_stuck = !poller.is_finished();
+        File::open(&stuck)
+            .unwrap()
+            .read_to_end(&mut Vec::new())
+            .unwrap();
+        poller.join().unwrap();
+        drain.round();
+        assert!(is_busy && is_over && is_stuck, "{after:?}");
+        assert!(after > Some(100), "{after:?}");
+        let told = left.to_string();
+        assert!(
+            told.contains("for a minute") && told.contains("/trace"),
+            "{told}"
+        );
+        assert_eq!(words(), before, "the rings are somebody else's");
+        assert_eq!(drain.ask().status()[0].read, CALLS);
+    });
+}

@@ -35,13 +35,22 @@ pub(crate) fn prepare(
     Ok(lock)
 }
 
+/// What every trace has from its beginning on: one of these.
+const FIRST: [&str; 2] = [SIDE_FILE, STORE_FILE];
+
+/// Whether the trace that was begun in `directory` was taken away from there.
+#[must_use]
+pub fn is_gone(directory: &Path) -> bool {
+    FIRST.iter().all(|name| {
+        let found = fs::symlink_metadata(directory.join(name));
+        found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    })
+}
+
 /// The files of a trace in the order in which they go: first those that say that it is whole. Half of one is not taken for a
 /// trace then, if we are killed in between.
 fn whole_no_more(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
-    let says_so = |path: &PathBuf| {
-        let mut names = [SIDE_FILE, STORE_FILE].iter();
-        names.any(|name| path.ends_with(name))
-    };
+    let says_so = |path: &PathBuf| FIRST.iter().any(|name| path.ends_with(name));
     files.sort_by_key(|path| !says_so(path));
     files
 }

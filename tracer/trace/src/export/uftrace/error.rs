@@ -60,6 +60,15 @@ pub enum ExportError {
     /// The events that were written cannot be read back to be shown among the calls.
     #[error("the events of the trace cannot be merged: {0}")]
     Events(#[source] EventFileError),
+    /// It is not there any more.
+    #[error("{} is gone: somebody has taken it away, and with it what was recorded", .0.display())]
+    Gone(PathBuf),
+    /// Its disk takes nothing, and does not say that it has failed.
+    #[error(
+        "what was read could not be written to {} for a minute: its disk takes nothing; the trace ends before that",
+        .0.display()
+    )]
+    Stands(PathBuf),
     /// Events could not be written. They are counted, and the count is written as lost records
     /// once there is room again.
     #[error("cannot write {}: {source}; {dropped} events are missing from the trace", .path.display())]
