@@ -9,11 +9,11 @@ use tests::{Guest, Trace};
 
 /// A line of babeltrace2.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Line {
+pub(super) struct Line {
     time_ns: u64,
     vcpu: u16,
     event: String,
-    fields: String,
+    pub(super) fields: String,
 }
 
 impl Line {
@@ -39,7 +39,7 @@ impl Line {
 }
 
 /// All lines, and how many records are said to be discarded.
-fn babeltrace(trace: &Trace) -> (Vec<Line>, u64) {
+pub(super) fn babeltrace(trace: &Trace) -> (Vec<Line>, u64) {
     let directory = trace.exported("ctf");
     let said = Command::new("babeltrace2")
         .args(["--clock-seconds", "--color=never"])

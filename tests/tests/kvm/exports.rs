@@ -216,13 +216,13 @@ fn inner<'a>(message: &'a [u8], path: &[u64]) -> Option<&'a [u8]> {
 
 /// What a viewer makes of a trace in Perfetto's format.
 #[derive(Default)]
-struct Viewed {
+pub(super) struct Viewed {
     /// Calls of each function, on tracks of threads, and how long they took.
     calls: BTreeMap<String, (u64, u64)>,
     /// Instants by name.
-    instants: BTreeMap<String, u64>,
+    pub(super) instants: BTreeMap<String, u64>,
     /// Numbers that are told with instants, by `INSTANT.NAME`.
-    values: BTreeMap<String, Vec<u64>>,
+    pub(super) values: BTreeMap<String, Vec<u64>>,
     lost: u64,
 }
 
@@ -252,7 +252,7 @@ fn held_as_reported(trace: &Trace) -> Vec<u64> {
 }
 
 /// The numbers of fields are those of Perfetto's schema, of which another program than ours has checked them.
-fn viewed(trace: &Trace) -> Viewed {
+pub(super) fn viewed(trace: &Trace) -> Viewed {
     let bytes = std::fs::read(trace.exported("perfetto")).expect("a file");
     let (mut viewed, mut sequences) = (Viewed::default(), BTreeMap::<u64, Sequence>::new());
     let mut last_ns = 0;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tests::exact::{lossy, on_two_vcpus};
 
 /// What Chromium makes of a page in which this script was the last one; it leaves its word in the title.
-fn browsed(page: &Path, script: &str) -> Value {
+pub(super) fn browsed(page: &Path, script: &str) -> Value {
     let text = fs::read_to_string(page).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let copy = folder.path().join("page.html");

@@ -72,4 +72,5 @@ mod terminal;
 mod top;
 mod triggers;
 mod values;
+mod waits;
 mod window;

@@ -11,7 +11,7 @@ use tests::exact::{lossy, on_two_vcpus, with_events};
 use tests::{Guest, vmm_says};
 
 /// The rows of a table.
-fn rows(directory: &Path, table: &str) -> Vec<Row> {
+pub(super) fn rows(directory: &Path, table: &str) -> Vec<Row> {
     let file = File::open(directory.join(format!("{table}.parquet"))).expect(table);
     let reader = SerializedFileReader::new(file).expect(table);
     let rows = reader.get_row_iter(None).expect(table);
@@ -27,14 +27,14 @@ fn cell<'a>(row: &'a Row, name: &str) -> Option<&'a Field> {
     (!matches!(field, Field::Null)).then_some(field)
 }
 
-fn text<'a>(row: &'a Row, name: &str) -> Option<&'a str> {
+pub(super) fn text<'a>(row: &'a Row, name: &str) -> Option<&'a str> {
     cell(row, name).map(|field| match field {
         Field::Str(text) => &**text,
         other => panic!("{name}: {other:?}"),
     })
 }
 
-fn number(row: &Row, name: &str) -> Option<u64> {
+pub(super) fn number(row: &Row, name: &str) -> Option<u64> {
     cell(row, name).map(|field| match field {
         Field::Long(number) => (*number).try_into().expect(name),
         other => panic!("{name}: {other:?}"),

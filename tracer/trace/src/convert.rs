@@ -21,6 +21,7 @@ use crate::export::parquet::{self, Parquet};
 use crate::export::perfetto::{Perfetto, Thread};
 use crate::export::remark::Remark;
 use crate::export::trace_dat::{self, HostDat, Pair, Scratch, TraceDat};
+use crate::export::uftrace::SideFile;
 use crate::export::uftrace::record::canonical;
 use crate::graph::excerpt::Excerpt;
 use crate::report::calls::Calls;
@@ -110,7 +111,11 @@ fn each(
         written.map_err(ReportError::Output)?;
     }
     let read = stream.events();
-    calls.notes.iter().map(|note| &**note).for_each(note);
+    let notes = calls.notes.iter().map(String::as_str);
+    // What is there one by one tells of itself.
+    let waits = trace.side.as_ref().filter(|side| !side.waits.are_listed());
+    let waits = waits.and_then(SideFile::waits_said);
+    notes.chain(waits.as_deref()).for_each(note);
     Ok(read)
 }
 
@@ -159,7 +164,10 @@ pub fn folded(
     if is_empty {
         calls.note_empty_part(0);
     }
-    calls.notes.iter().map(|note| &**note).for_each(note);
+    let notes = calls.notes.iter().map(String::as_str);
+    // A stack has no place for what happened at a moment.
+    let waits = trace.side.as_ref().and_then(SideFile::waits_said);
+    notes.chain(waits.as_deref()).for_each(note);
     let mut text = Vec::new();
     folded
         .write(|frame| frames.name(frame), &mut text)

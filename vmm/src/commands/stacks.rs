@@ -9,7 +9,7 @@ use inferno::differential;
 use inferno::flamegraph::color::{Color, PaletteMap};
 use inferno::flamegraph::{self, Direction};
 use terms::printable::masked;
-use terms::quantity::{counted, grouped};
+use terms::quantity::{counted, grouped, in_microseconds};
 use trace::convert::{folded, weight};
 use trace::export::uftrace::VcpuTotals;
 use trace::report::ReportError;
@@ -160,7 +160,16 @@ fn about(trace: &TraceDirectory) -> Option<String> {
     } else {
         ""
     };
-    Some(masked(&format!("{calls}, {lost} lost: {shown}{more}")).into_owned())
+    // In whose time nobody sees by a stack.
+    let waits = &side.waits;
+    let waits = match waits.count {
+        0 => String::new(),
+        count => {
+            let (count, total) = (counted(count, "wait"), in_microseconds(waits.total_ns));
+            format!(", {count} for the reader ({total} us)")
+        }
+    };
+    Some(masked(&format!("{calls}, {lost} lost{waits}: {shown}{more}")).into_owned())
 }
 
 /// Functions of one module or subsystem in one colour.

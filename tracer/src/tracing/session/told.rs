@@ -13,6 +13,7 @@ use crate::collect::output::{Holds, Written};
 use crate::filter::{Filter, Side};
 use crate::guest::{Paused, Pauses};
 use crate::guest_kind;
+use crate::ring::reader::Mode;
 use crate::session::TracerKind;
 use crate::tracing::closing::Closing;
 use crate::tracing::options::Tracer;
@@ -163,6 +164,10 @@ impl TraceSession {
             image: shared.kernel.clone(),
             vcpus: shared.vcpus,
             mode: self.options.mode.name().to_owned(),
+            wait_time: match self.options.mode {
+                Mode::Lossless => self.options.wait_time.name().to_owned(),
+                Mode::Overwrite | Mode::Discard => String::new(),
+            },
             clock: self.options.clock.name().to_owned(),
             clock_period_ns: self.beat().map(|beat| beat.period_ns),
             tsc_khz: found.clock.map_or(0, |clock| clock.khz()).into(),

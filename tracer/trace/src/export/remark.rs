@@ -55,6 +55,15 @@ impl Remark {
         }
     }
 
+    /// Which vCPU it is of, if not of all.
+    #[must_use]
+    pub const fn vcpu(&self) -> Option<u16> {
+        match self {
+            Self::Wait(wait) => Some(wait.vcpu),
+            Self::Stall(_) | Self::Pause(_) | Self::Fired(_) => None,
+        }
+    }
+
     /// When.
     #[must_use]
     pub const fn time_ns(&self) -> u64 {

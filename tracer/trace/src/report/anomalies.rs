@@ -1,8 +1,25 @@
-//! What did not fit in a trace, is missing from it or has a time that is in doubt, for the end of a report.
+//! What did not fit in a trace, is missing from it, has a time that is in doubt or was waited for, for the end of a report.
 
 use std::io::{self, Write};
 
 use super::directory::TraceDirectory;
+
+/// All of it, and how long vCPUs waited for the reader.
+pub(super) fn all(trace: &TraceDirectory) -> Vec<String> {
+    let mut lines = doubtful(trace);
+    lines.extend(waits(trace));
+    lines
+}
+
+/// What did not fit, where that is known of a trace, and what is in doubt.
+pub(super) fn doubtful(trace: &TraceDirectory) -> Vec<String> {
+    let mut lines = match trace.is_graph() {
+        true => anomalies(trace),
+        false => Vec::new(),
+    };
+    lines.extend(doubts(trace));
+    lines
+}
 
 /// How many records may have wrong times, one line for each kind, and what is missing of modules.
 pub(super) fn doubts(trace: &TraceDirectory) -> Vec<String> {
@@ -30,8 +47,13 @@ pub(super) fn doubts(trace: &TraceDirectory) -> Vec<String> {
     lines
 }
 
+/// How long vCPUs waited for the reader, in a line.
+pub(super) fn waits(trace: &TraceDirectory) -> Option<String> {
+    trace.side.as_ref()?.waits_said()
+}
+
 /// What did not fit, one line for each kind.
-pub(super) fn anomalies(trace: &TraceDirectory) -> Vec<String> {
+fn anomalies(trace: &TraceDirectory) -> Vec<String> {
     let Some(side) = &trace.side else {
         return Vec::new();
     };

@@ -142,13 +142,15 @@ impl Answer {
         calls: &Calls,
         gathered: &Gathered,
     ) -> Result<Self, ReportError> {
-        let about = view.format.has_about().then(|| About::new(trace, gathered));
+        let listed = view.format.listed_waits();
+        let about = view.format.has_about();
+        let about = about.then(|| About::new(trace, gathered, listed));
         let tables = tables(view, trace, calls, gathered)?;
-        let mut remarks = match trace.is_graph() {
-            true => anomalies::anomalies(trace),
-            false => Vec::new(),
+        // What tells of the trace tells of waits.
+        let remarks = match about {
+            Some(_) => anomalies::doubtful(trace),
+            None => anomalies::all(trace),
         };
-        remarks.extend(anomalies::doubts(trace));
         let mut facts = vec![
             ("calls", json!(gathered.printed.entries)),
             ("lost", json!(gathered.printed.lost)),

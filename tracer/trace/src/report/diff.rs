@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 use terms::quantity::counted;
 
+use super::anomalies;
 use super::answer::{Answer, Notation};
 use super::calls::Calls;
 use super::condition::Condition;
@@ -87,6 +88,7 @@ impl Side {
         }
         let missing = Missing::of(&trace, calls.entries());
         let notes = calls.notes.into_iter().chain(unfinished(&trace, writer));
+        let notes = notes.chain(anomalies::waits(&trace));
         let of = |note| format!("{}: {note}", path.display());
         Ok(Self {
             path: path.to_owned(),

@@ -55,8 +55,7 @@ pub(super) fn print_graph(
         line.map_err(ReportError::Output)?;
     }
     printed.read_events = stream.events();
-    let remarks = [anomalies::anomalies(trace), anomalies::doubts(trace)].concat();
-    anomalies::print(&remarks, printer.out).map_err(ReportError::Output)?;
+    anomalies::print(&anomalies::all(trace), printer.out).map_err(ReportError::Output)?;
     Ok(printed)
 }
 

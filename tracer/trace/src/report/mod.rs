@@ -171,6 +171,14 @@ impl Format {
         matches!(self, Self::Overview | Self::Everything)
     }
 
+    /// How many waits it has one by one.
+    const fn listed_waits(self) -> usize {
+        match self {
+            Self::Everything => WAITS_OF_PAGE,
+            _ => 0,
+        }
+    }
+
     /// How many columns its timeline has, if it has one.
     const fn columns(self) -> Option<usize> {
         match self {
@@ -185,6 +193,9 @@ impl Format {
 const SLOWEST: usize = 20;
 /// And of a page.
 const SLOWEST_OF_ALL: usize = 100;
+
+/// So many waits of vCPUs a page draws.
+const WAITS_OF_PAGE: usize = 4096;
 
 /// What is to be printed.
 #[derive(Debug, Clone, Default)]
@@ -380,7 +391,9 @@ fn print_entries(
         line.map_err(ReportError::Output)?;
     }
     printed.read_events = stream.events();
-    anomalies::print(&anomalies::doubts(trace), out).map_err(ReportError::Output)?;
+    let mut remarks = anomalies::doubts(trace);
+    remarks.extend(anomalies::waits(trace));
+    anomalies::print(&remarks, out).map_err(ReportError::Output)?;
     Ok(printed)
 }
 

@@ -46,10 +46,16 @@ pub(super) struct About {
     fired: Vec<Fired>,
     /// How long vCPUs waited for the reader; none where none did.
     waits: Option<Waits>,
+    /// Whether that is time of the guest: `visible` or `hidden`.
+    wait_time: String,
+    /// The same for people.
+    #[serde(skip)]
+    waits_said: Option<String>,
 }
 
 impl About {
-    pub fn new(trace: &TraceDirectory, gathered: &Gathered) -> Self {
+    /// With so many waits one by one.
+    pub fn new(trace: &TraceDirectory, gathered: &Gathered, listed: usize) -> Self {
         let functions = gathered.summary.as_ref().map_or(0, Summary::len);
         let of_calls = Self {
             span_ns: gathered.span_ns.filter(|_| trace.has_times()),
@@ -86,7 +92,9 @@ impl About {
             fired: side.metadata.fired.iter().map(Fired::clean).collect(),
             waits: Some(&side.waits)
                 .filter(|waits| !waits.is_empty())
-                .map(Waits::summed),
+                .map(|waits| waits.listed(listed)),
+            wait_time: clean(&side.metadata.wait_time),
+            waits_said: side.waits_said(),
             ..of_calls
         }
     }
@@ -156,8 +164,7 @@ impl About {
         line("lost", lost)?;
         line("pauses", self.pauses(times))?;
         line("triggers", self.triggers(times))?;
-        let waits = self.waits.as_ref().map(ToString::to_string);
-        line("waits", waits.unwrap_or_default())
+        line("waits", self.waits_said.clone().unwrap_or_default())
     }
 
     fn recorded(&self) -> String {

@@ -165,13 +165,9 @@ impl<'a> Line<'a> {
 
     /// What is said beside calls and events: of a vCPU that waited, or of all.
     fn of_remark(remark: &Remark) -> Self {
-        let vcpu = match remark {
-            Remark::Wait(wait) => Some(wait.vcpu),
-            Remark::Stall(_) | Remark::Pause(_) | Remark::Fired(_) => None,
-        };
         Self {
             time_ns: remark.time_ns(),
-            vcpu,
+            vcpu: remark.vcpu(),
             kind: remark.what(),
             length_ns: remark.length_ns(),
             remark: Some(remark.to_string()),
@@ -271,9 +267,6 @@ pub(super) fn print(
     }
     printed.read_events = stream.events();
     writer.flush().map_err(ReportError::Output)?;
-    if trace.is_graph() {
-        printed.notes.extend(anomalies::anomalies(trace));
-    }
-    printed.notes.extend(anomalies::doubts(trace));
+    printed.notes.extend(anomalies::all(trace));
     Ok(printed)
 }

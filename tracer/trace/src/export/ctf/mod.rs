@@ -152,8 +152,10 @@ impl Ctf {
     /// What the system says.
     pub fn remark(&mut self, remark: &Remark) -> io::Result<()> {
         let text = Payload::default().text(&remark.to_string());
-        let mut streams = self.streams.values_mut();
-        streams.try_for_each(|stream| stream.add(remark.time_ns(), REMARK, &text))
+        let is_of = |vcpu: u16| remark.vcpu().is_none_or(|one| one == vcpu);
+        let streams = self.streams.iter_mut();
+        let mut streams = streams.filter(|(vcpu, _)| is_of(**vcpu));
+        streams.try_for_each(|(_, stream)| stream.add(remark.time_ns(), REMARK, &text))
     }
 
     /// Writes the rest, and the description.

@@ -35,6 +35,13 @@ function showAbout() {
   line('lost', about.lost ? `${grouped(about.lost)} records` : 'nothing', about.lost ? 'lost' : '');
   const pauses = about.pauses;
   if (pauses) line('pauses', `${pauses.count}: p50 ${micros(pauses.p50_ns)} us, longest ${micros(pauses.max_ns)} us`);
+  const waits = about.waits;
+  if (waits) {
+    const meaning = about.wait_time === 'hidden' ? "hidden from the guest's clock, and so from the times of calls"
+      : 'calls that were open meanwhile have it in their times';
+    line('waits', `${grouped(waits.count)} of vCPUs for the reader, ${micros(waits.total_ns)} us in all, longest ${micros(waits.longest_ns)} us: ${meaning}` +
+      (waits.each.length < waits.count ? `; the first ${grouped(waits.each.length)} are in the timeline` : ''));
+  }
   const fired = about.fired || [];
   if (fired.length) line('triggers', `fired ${grouped(fired.length)} times, first '${fired[0].trigger}' at ${seconds(fired[0].time_ns)} s`);
   const remarks = document.getElementById('remarks');
@@ -140,6 +147,12 @@ function marks() {
   return [...pauses, ...fired];
 }
 
+// What concerns one vCPU: on its line, up to when it was over.
+function waits() {
+  return ((about.waits || {}).each || []).map(wait => ({
+    line: `vCPU ${wait.vcpu}`, time: wait.end_ns, length: wait.length_ns, words: `it waited ${micros(wait.length_ns)} us for the reader` }));
+}
+
 // Lines of columns; a part of the columns is in sight.
 class Timeline {
   constructor() {
@@ -147,6 +160,8 @@ class Timeline {
     this.columns = this.lines[0].at.happened.length;
     this.most = this.lines.reduce((most, line) => line.at.happened.reduce((a, b) => Math.max(a, b), most), 1);
     this.marks = marks().map(mark => ({ ...mark, column: (mark.time - data.start_ns) / data.column_ns }));
+    this.waits = waits().map(wait => ({ ...wait, row: this.lines.findIndex(line => line.name === wait.line),
+      end: (wait.time - data.start_ns) / data.column_ns, columns: wait.length / data.column_ns }));
     this.canvas = document.getElementById('lines');
     [this.from, this.to] = [0, this.columns];
     document.getElementById('timeline').hidden = false;
@@ -215,7 +230,9 @@ class Timeline {
     const lost = line.at.lost[column];
     // Within two pixels of it a mark is meant.
     const near = 2 * (this.to - this.from) / this.canvas.clientWidth;
-    const mark = this.marks.find(mark => Math.abs(mark.column - this.at(event)) <= near);
+    const at = this.at(event);
+    const waited = wait => this.lines[wait.row] === line && wait.end - wait.columns - near <= at && at <= wait.end + near;
+    const mark = this.marks.find(mark => Math.abs(mark.column - at) <= near) || this.waits.find(waited);
     document.getElementById('where').textContent =
       `${line.name}: ${grouped(line.at.happened[column])} in ${micros(data.column_ns)} us from ${seconds(this.time(column))}` +
       (lost ? `, ${grouped(lost)} lost` : '') + (mark ? `; ${mark.words} at ${seconds(mark.time)} s` : '');
@@ -253,6 +270,12 @@ class Timeline {
         pen.fillStyle = style.getPropertyValue(lost ? '--lost' : '--bar');
         pen.fillRect(left, foot - tall, Math.max(step * together, 1), tall);
       }
+    });
+    this.waits.filter(wait => wait.row >= 0 && wait.end >= this.from && wait.end - wait.columns <= this.to).forEach(wait => {
+      const begin = Math.max(wait.end - wait.columns, this.from);
+      pen.fillStyle = style.getPropertyValue('--wait');
+      pen.fillRect(this.margin + (begin - this.from) * step, (wait.row + 1) * this.height - 3,
+        Math.max((Math.min(wait.end, this.to) - begin) * step, 1), 3);
     });
     this.marks.filter(mark => mark.column >= this.from && mark.column <= this.to).forEach(mark => {
       pen.fillStyle = style.getPropertyValue(mark.kind);

@@ -27,6 +27,9 @@ pub struct Metadata {
     pub vcpus: u16,
     /// What a full ring does: `overwrite` or `discard`.
     pub mode: String,
+    /// Whether what a vCPU waits for the reader is time of the guest: `visible` or `hidden`. Empty where none waits.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub wait_time: String,
     /// What the times come from: `tsc`, `page` or `none`.
     pub clock: String,
     /// How often the clock page is written, in nanoseconds: shorter times are not told apart. None
@@ -121,6 +124,9 @@ impl fmt::Display for Fired {
         write!(f, "trigger '{}' has fired", self.clean().trigger)
     }
 }
+
+/// Where what a vCPU waits is no time of the guest.
+const HIDDEN: &str = "hidden";
 
 /// The clock of traces without times.
 pub const NO_CLOCK: &str = "none";
@@ -278,6 +284,12 @@ pub struct SideFile {
 pub const VERSION: u32 = 1;
 
 impl SideFile {
+    /// What is to be said of waits for the reader, if there were any.
+    #[must_use]
+    pub fn waits_said(&self) -> Option<String> {
+        self.waits.said(self.metadata.wait_time == HIDDEN)
+    }
+
     pub(super) fn new(metadata: Metadata) -> Self {
         let high_bits = "0xffff000000000000".to_owned();
         Self {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-use terms::quantity::{counted, in_microseconds};
+use terms::quantity::{counted, grouped, in_microseconds};
 
 /// Waits that are listed one by one.
 const LISTED_MAX: usize = 1 << 16;
@@ -50,13 +50,41 @@ impl Waits {
         self.count == 0
     }
 
-    /// The same without the list.
+    /// Whether each is known by itself.
     #[must_use]
-    pub const fn summed(&self) -> Self {
+    pub const fn are_listed(&self) -> bool {
+        self.each.len() as u64 == self.count
+    }
+
+    /// The same with a shorter list.
+    #[must_use]
+    pub fn listed(&self, most: usize) -> Self {
         Self {
-            each: Vec::new(),
+            each: self.each.iter().take(most).copied().collect(),
             ..*self
         }
+    }
+
+    /// What is to be said of them in a trace that has, or has not, their time in its own; none where there were none.
+    #[must_use]
+    pub fn said(&self, are_hidden: bool) -> Option<String> {
+        if self.is_empty() {
+            return None;
+        }
+        let [total, longest] = [self.total_ns, self.longest_ns].map(in_microseconds);
+        let count = counted(self.count, "wait");
+        let meaning = match are_hidden {
+            true => "hidden from the guest's clock, and so from the times of calls",
+            false => "calls that were open meanwhile have it in their times",
+        };
+        let listed = self.each.len() as u64;
+        let rest = match self.are_listed() {
+            true => String::new(),
+            false => format!("; the first {} are known one by one", grouped(listed)),
+        };
+        Some(format!(
+            "{count} of vCPUs for the reader, {total} us in all, longest {longest} us: {meaning}{rest}"
+        ))
     }
 
     /// One more.
@@ -67,18 +95,6 @@ impl Waits {
         if self.each.len() < LISTED_MAX {
             self.each.push(wait);
         }
-    }
-}
-
-impl fmt::Display for Waits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [total, longest] = [self.total_ns, self.longest_ns].map(in_microseconds);
-        let count = counted(self.count, "wait");
-        write!(f, "{count} of vCPUs for the reader, {total} us in all, ")?;
-        write!(
-            f,
-            "longest {longest} us: calls that were open meanwhile have it in their times"
-        )
     }
 }
 
@@ -111,7 +127,16 @@ mod tests {
             end_ns: 1,
             length_ns: u64::MAX,
         };
+        let visible = "3 waits of vCPUs for the reader, 0.566 us in all, longest 0.300 us: calls that were open meanwhile have it in their times";
+        assert_eq!(waits.said(false).unwrap(), visible);
+        assert!(waits.said(true).unwrap().contains("hidden"));
+        assert_eq!(Waits::default().said(false), None);
         (0..LISTED_MAX).for_each(|_| waits.add(wait));
+        let said = waits.said(false).unwrap();
+        assert!(
+            said.ends_with("; the first 65,536 are known one by one"),
+            "{said}"
+        );
         assert_eq!(waits.each.len(), LISTED_MAX);
         assert_eq!(waits.count, LISTED_MAX as u64 + 3);
         assert_eq!(waits.total_ns, u64::MAX);
