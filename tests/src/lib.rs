@@ -39,9 +39,9 @@ pub use guest::{CALLS, Guest, Running};
 pub use monitor::Monitor;
 pub use output::{Counts, Ended, Printed};
 pub use place::{
-    Kernel, bare_guest, foreign_kernel, guest, guest_with_retpolines, in_the_box, is_long, kernels,
-    limited, linux, linux_initrd, patience, promises_atomic, scaled, starts_vmm, until, vmm,
-    vmm_says,
+    ATOMIC, Kernel, bare_guest, foreign_kernel, guest, guest_with_retpolines, in_the_box, is_long,
+    kernels, limited, linux, linux_initrd, patched_by, patience, promises_atomic, scaled,
+    starts_vmm, until, vmm, vmm_says,
 };
 pub use ramdisk::with_file;
 pub use random::Random;

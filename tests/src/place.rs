@@ -184,6 +184,18 @@ pub fn is_long() -> bool {
     env::var_os("EXOTRACE_LONG").is_some_and(|long| long == "1")
 }
 
+/// Text is changed while every vCPU runs, whoever has made the processor: what our code makes of it is to be seen everywhere.
+pub const ATOMIC: [&str; 2] = ["--patch-method=atomic", "--unpromised"];
+
+/// Text is changed by this method.
+#[must_use]
+pub fn patched_by(method: &'static str) -> [&'static str; 2] {
+    match method {
+        "atomic" => ATOMIC,
+        other => ["--patch-method", other],
+    }
+}
+
 /// Whether the processor's maker promises what `--patch-method atomic` needs. Where not, it is refused.
 ///
 /// # Panics

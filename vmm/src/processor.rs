@@ -39,37 +39,45 @@ pub(crate) enum NoExchange {
     /// Nobody promises it.
     #[error(transparent)]
     NoPromise(#[from] NoPromise),
-    /// It was promised, and is not so here.
+    /// It is not so here.
     #[error(
-        "the maker of this processor promises that text may change while it is executed, but in a trial on this host a \
-         vCPU executed neither what was there nor what is ({switches} changes; see vmm doctor)"
+        "in a trial on this host a vCPU executed neither what was there nor what is, where text was changed while it was \
+         executed ({switches} changes; see vmm doctor)"
     )]
     Wrong { switches: u64 },
     /// Nobody knows.
     #[error(
-        "the maker of this processor promises that text may change while it is executed, but it cannot be tried on this host: {why}"
+        "whether text may change here while it is executed cannot be tried on this host: {why}"
     )]
     Untried { why: String },
 }
 
-/// Whether words of text may be exchanged here while vCPUs execute them: the processor's maker has to promise it, and a trial
-/// of some milliseconds, or of a second where those show nothing, has to show it. It is made once in a process, if anything is
-/// promised.
+/// Whose word is enough for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// The maker's and the trial's.
+    Both,
+    /// The trial's alone, whoever has made the processor.
+    Trial,
+}
+
+/// Whether words of text may be exchanged here while vCPUs execute them: the processor's maker has to promise it, if that is
+/// wanted, and a trial of some milliseconds, or of a second where those show nothing, has to show it. It is made once in a
+/// process, if anything is promised that has to be.
 ///
 /// # Errors
 /// [`NoExchange`].
-pub(crate) fn exchanges_words() -> Result<(), NoExchange> {
+pub(crate) fn exchanges_words(word: Word) -> Result<(), NoExchange> {
     static TRIED: OnceLock<Result<(), NoExchange>> = OnceLock::new();
-    let tried = TRIED.get_or_init(|| judged(promises_atomic(), switching::shown));
+    if word == Word::Both {
+        promises_atomic()?;
+    }
+    let tried = TRIED.get_or_init(|| judged(switching::shown()));
     tried.clone()
 }
 
-fn judged(
-    promised: Result<(), NoPromise>,
-    tried: impl FnOnce() -> Result<Switching, TrialError>,
-) -> Result<(), NoExchange> {
-    promised?;
-    match tried() {
+fn judged(tried: Result<Switching, TrialError>) -> Result<(), NoExchange> {
+    match tried {
         Ok(tried) if !tried.is_telling() => Err(NoExchange::Untried {
             why: "no vCPU passed what was changed both before and after".to_owned(),
         }),
@@ -109,20 +117,16 @@ mod tests {
             passes: [3, 4],
             is_right,
         };
-        judged(Ok(()), || Ok(tried(true))).unwrap();
-        let wrong = judged(Ok(()), || Ok(tried(false))).unwrap_err();
+        judged(Ok(tried(true))).unwrap();
+        let wrong = judged(Ok(tried(false))).unwrap_err();
         assert_eq!(wrong, NoExchange::Wrong { switches: 7 });
-        let untried = judged(Ok(()), || Err(TrialError::Hung)).unwrap_err();
+        let untried = judged(Err(TrialError::Hung)).unwrap_err();
         assert!(untried.to_string().contains("did not leave"), "{untried}");
         let one_way = Switching {
             passes: [7, 0],
             ..tried(true)
         };
-        let untried = judged(Ok(()), || Ok(one_way)).unwrap_err();
+        let untried = judged(Ok(one_way)).unwrap_err();
         assert!(untried.to_string().contains("both"), "{untried}");
-        // Where nobody promises it nothing is tried.
-        let promised = promised_by("GenuineIntel".to_owned());
-        let refused = judged(promised, || unreachable!("nothing is tried")).unwrap_err();
-        assert!(matches!(refused, NoExchange::NoPromise(_)), "{refused}");
     }
 }

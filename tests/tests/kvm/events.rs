@@ -6,7 +6,7 @@ use std::fs;
 use image::Image;
 use serde_json::{Value, json};
 use tests::exact::gated;
-use tests::{Client, Ended, Guest, Random, in_the_box, promises_atomic};
+use tests::{Client, Ended, Guest, Random, in_the_box, patched_by};
 
 /// A line `WORD NAME COUNT` of the guest, or `WORD COUNT`.
 fn said(ended: &Ended, words: &str) -> u64 {
@@ -157,17 +157,15 @@ fn callbacks_that_are_switched_together_live_are_called_together() {
 /// They are no one write, so all vCPUs are stopped for them: else one would be called without the other.
 #[test]
 fn callbacks_that_are_switched_together_where_words_are_exchanged_are_called_together() {
-    if promises_atomic() {
-        switched_together("atomic");
-    }
+    switched_together("atomic");
 }
 
-fn switched_together(method: &str) {
+fn switched_together(method: &'static str) {
     let iterations = if in_the_box() { 5_000 } else { 200_000 };
     let rest = format!("iterations={iterations} threads=5 tick=200");
     let mut random = Random::new();
     let guest = gated("events", &rest).vcpus(2);
-    let mut running = guest.with(["--patch-method", method]).start();
+    let mut running = guest.with(patched_by(method)).start();
     running.wait_for("workload spin");
     let mut client = running.client();
     let digest = client.digest();

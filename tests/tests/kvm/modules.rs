@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use tests::exact::{assert_exact, gated, untraced, without_gate};
-use tests::{Client, Guest, Random, in_the_box, promises_atomic, scaled, vmm_says};
+use tests::{Client, Guest, Random, in_the_box, patched_by, scaled, vmm_says};
 
 const TRACED: [&str; 4] = ["--filter", "module_*", "--filter", "init_*"];
 const ROOM: [&str; 4] = ["--mode", "discard", "--ring-size", "32768"];
@@ -72,17 +72,16 @@ fn a_module_is_listed_while_it_is_there_and_init_text_until_it_is_freed() {
 #[test]
 fn filters_change_while_a_module_comes_and_goes() {
     let iterations = if in_the_box() { 100 } else { 500 };
-    let guest = |method: &str| {
+    let guest = |method: &'static str| {
         let guest = gated(
             "modules,threads",
             &format!("iterations={iterations} tick=200"),
         );
-        guest.vcpus(2).with(["--patch-method", method])
+        guest.vcpus(2).with(patched_by(method))
     };
     let expected = untraced(guest("quiesce"));
     let mut random = Random::new();
-    let atomic = promises_atomic().then_some("atomic");
-    for method in ["quiesce", "live"].into_iter().chain(atomic) {
+    for method in ["quiesce", "live", "atomic"] {
         let mut running = guest(method).start();
         running.wait_for("workload spin");
         let mut client = running.client();

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tests::Guest;
 
@@ -96,6 +96,35 @@ fn the_status_says_how_much_memory_there_is() {
     let text = running.ctl(&["status"]).good().stdout;
     let line = "memory   RAM 256.0 MiB, window 512.0 MiB (1";
     assert!(text.contains(line) && !text.contains("unknown"), "{text}");
+    running.type_text("q");
+    let _ = running.end().0.good();
+}
+
+/// A pause that only looks is told from those that change something.
+#[test]
+fn looks_are_counted_apart_from_what_is_changed() {
+    let mut running = Guest::spinning(&["--patch-method", "quiesce"]);
+    let mut client = running.client();
+    client.call("start", json!({"filter": ["spin_leaf"]}));
+    let looks = |status: &Value| status["tracing"]["looks"].as_u64().unwrap();
+    let others =
+        |status: &Value| status["pauses"]["parked"]["count"].as_u64().unwrap() - looks(status);
+    let before = client.status();
+    let after = client.wait_until("looks twice more", |status| {
+        looks(status) >= looks(&before) + 2
+    });
+    assert_eq!(others(&after), others(&before), "{after}");
+    let changed = client.call("filter.add", json!({"filter": ["spin_root"]}));
+    let now = client.status();
+    assert_eq!(
+        others(&now) - others(&before),
+        changed["pauses"].as_u64().unwrap()
+    );
+    let shown = running.ctl(&["status"]).good().stdout;
+    assert!(
+        shown.contains(" to ask vCPUs for their page tables"),
+        "{shown}"
+    );
     running.type_text("q");
     let _ = running.end().0.good();
 }

@@ -10,7 +10,7 @@ use insn::nop::NOP5;
 use terms::addr::{Gpa, Gva};
 use terms::function::FunctionId;
 use terms::site::SiteBytes;
-use tests::{is_long, promises_atomic};
+use tests::is_long;
 use tracer::ring::reader::{Mode, Patience, RingReader};
 use tracer::stub::recorder::Clock;
 use tracer::target::{AtomicTarget, MemoryError, PhysicalMemory, TargetMemory};
@@ -104,10 +104,6 @@ fn switch(ground: &Ground, image: &Image, read: &mut dyn FnMut()) -> u64 {
 
 #[test]
 fn a_site_that_is_switched_under_execution_takes_each_call_one_way() {
-    if !promises_atomic() {
-        println!("this processor does not promise it");
-        return;
-    }
     let ground = Ground::new(Place::GsBelow, 1, 4096, Clock::Tsc);
     let (image, memory) = (Image::default(), ground.session(0));
     let geometry = ground.recorders[0].geometry;

@@ -74,6 +74,7 @@ impl Tracing {
             skipped: untraceable.count() as u64,
             patch_method: patching.method().name().to_owned(),
             switched: patching.switched(),
+            looks: self.window_watch.looks(),
             stub_bytes: engine.foothold().map_or(0, Foothold::stub_bytes),
             sessions,
             ..TracingStatus::default()

@@ -18,19 +18,27 @@ use crate::guest::Guest;
 /// Time between two looks that need the vCPUs' registers, and so a pause.
 pub const WINDOW_PERIOD: Duration = Duration::from_secs(1);
 
-/// When the window was looked at last.
+/// When the window was looked at last, and how often in a pause.
 #[derive(Debug, Default)]
-pub(super) struct WindowWatch(Option<Duration>);
+pub(super) struct WindowWatch {
+    since: Option<Duration>,
+    looks: u64,
+}
 
 impl WindowWatch {
     /// Whether it is time for another look; the first one is due a period after the first question.
     fn is_due(&mut self, now: Duration) -> bool {
-        let since = *self.0.get_or_insert(now);
+        let since = *self.since.get_or_insert(now);
         let is_due = now.saturating_sub(since) >= WINDOW_PERIOD;
         if is_due {
-            self.0 = Some(now);
+            self.since = Some(now);
         }
         is_due
+    }
+
+    /// In how many pauses it was looked at so far.
+    pub const fn looks(&self) -> u64 {
+        self.looks
     }
 }
 
@@ -53,7 +61,9 @@ impl Tracing {
         if is_untouched && (!is_due || guest.is_held()) {
             return false;
         }
-        match attachment.check_foothold(guest) {
+        let looked = attachment.check_foothold(guest);
+        self.window_watch.looks += u64::from(looked.is_ok());
+        match looked {
             Ok(Ok(())) => {}
             Ok(Err(lost)) => {
                 self.end_tracing(guest, lost);

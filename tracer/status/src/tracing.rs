@@ -33,6 +33,9 @@ pub struct TracingStatus {
     /// How many sites were switched how.
     #[serde(default)]
     pub switched: SwitchedSites,
+    /// In how many pauses vCPUs were only asked for their page tables: one a second, while somebody traces.
+    #[serde(default)]
+    pub looks: u64,
     /// The vCPUs' clocks; none before the first attach.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vcpu_clocks: Option<VcpuClocksStatus>,

@@ -246,10 +246,15 @@ fn tracing(text: &mut String, tracing: &TracingStatus) {
     let TracingStatus {
         patch_method,
         switched,
+        looks,
         ..
     } = tracing;
     if switched.is_any() {
         let _ = writeln!(text, "patching {patch_method}, sites switched: {switched}");
+    }
+    if *looks > 0 {
+        let pauses = plain(*looks, "pause");
+        let _ = writeln!(text, "looks    {pauses} to ask vCPUs for their page tables");
     }
     if let Some(frozen) = &tracing.frozen {
         let _ = writeln!(text, "frozen   {}", frozen.reason);

@@ -11,7 +11,7 @@ use super::session::SessionOptions;
 use super::trigger::{Action, Trigger};
 use crate::failure::Failure;
 use crate::layout;
-use crate::processor::{NoExchange, exchanges_words, promises_atomic};
+use crate::processor::{NoExchange, Word, exchanges_words, promises_atomic};
 use trace::export::budget::Budget;
 use tracer::Dispatch;
 use tracer::tracing::options::{DEFAULT_SESSION, PatchMethod, Tracer, TracingOptions};
@@ -44,6 +44,10 @@ pub struct Traced {
     /// with --atomic)
     #[arg(long, value_name = "METHOD", value_parser = choice::<PatchMethod>())]
     pub patch_method: Option<PatchMethod>,
+    /// With --patch-method atomic: also where the processor's maker does not promise what that needs, if a short trial on this
+    /// host finds nothing wrong; at your own risk
+    #[arg(long, requires = "patch_method")]
+    pub unpromised: bool,
     /// Make large changes of the guest's text in slices of about this length each, in ms or with a unit, as 500us
     #[arg(long, value_name = "MS", default_value = "1", allow_negative_numbers = true, value_parser = quantities::milliseconds)]
     pub max_pause: Duration,
@@ -121,7 +125,7 @@ impl Traced {
     pub fn method(&self) -> PatchMethod {
         match self.patch_method {
             Some(method) => method,
-            None if !self.atomic && exchanges_words().is_ok() => PatchMethod::Atomic,
+            None if !self.atomic && exchanges_words(Word::Both).is_ok() => PatchMethod::Atomic,
             None => PatchMethod::Quiesce,
         }
     }
@@ -142,7 +146,12 @@ impl Traced {
         if !is_asked_for && (self.atomic || self.patch_method.is_some()) {
             return Ok(());
         }
-        if let Some(warning) = warning_of(exchanges_words(), is_asked_for)? {
+        let (word, need) = match (self.unpromised, is_asked_for) {
+            (true, _) => (Word::Trial, Need::Shown),
+            (false, true) => (Word::Both, Need::NotWrong),
+            (false, false) => (Word::Both, Need::None),
+        };
+        if let Some(warning) = warning_of(exchanges_words(word), need)? {
             log::warn!("{warning}");
         }
         Ok(())
@@ -153,6 +162,11 @@ impl Traced {
     /// # Errors
     /// Why not, and what to do.
     pub fn check_method(&self) -> Result<(), Failure> {
+        if self.unpromised && self.patch_method != Some(PatchMethod::Atomic) {
+            return Err(Failure::bad_input(
+                "--unpromised: is about --patch-method atomic; the others need no promise",
+            ));
+        }
         let of_a_running_guest = match self.patch_method {
             Some(PatchMethod::Atomic) => "atomic",
             Some(PatchMethod::Live) => "live",
@@ -163,12 +177,12 @@ impl Traced {
                 "--patch-method {of_a_running_guest}: with --atomic every change is made in one pause; leave one of them out"
             )));
         }
-        if self.is_live() {
+        if self.is_live() || self.unpromised {
             return Ok(());
         }
         promises_atomic().map_err(|why| {
             Failure::bad_input(format!(
-                "--patch-method atomic: {why}; use --patch-method quiesce"
+                "--patch-method atomic: {why}; use --patch-method quiesce, or --unpromised too, and a trial decides"
             ))
         })
     }
@@ -208,21 +222,31 @@ impl Traced {
     }
 }
 
-/// What is to be warned of when text is to be changed by exchanges of words, because somebody has asked for it or as the default.
+/// What somebody needs of a trial of exchanges of words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Need {
+    /// Nothing: it is the default, and there is another one.
+    None,
+    /// That it finds nothing wrong, if it can be made.
+    NotWrong,
+    /// That it is made, and finds nothing wrong.
+    Shown,
+}
+
+/// What is to be warned of when text is to be changed by exchanges of words.
 ///
 /// # Errors
-/// It was asked for and goes wrong here.
-fn warning_of(
-    tried: Result<(), NoExchange>,
-    is_asked_for: bool,
-) -> Result<Option<String>, Failure> {
-    match (tried, is_asked_for) {
+/// It goes wrong here, or nothing shows that it does not, where that is needed.
+fn warning_of(tried: Result<(), NoExchange>, need: Need) -> Result<Option<String>, Failure> {
+    match (tried, need) {
         (Ok(()) | Err(NoExchange::NoPromise(_)), _) => Ok(None),
-        (Err(why @ NoExchange::Wrong { .. }), true) => Err(Failure::bad_input(format!(
+        (Err(why), Need::None) => Ok(Some(format!("text is changed in pauses: {why}"))),
+        (Err(why @ NoExchange::Untried { .. }), Need::NotWrong) => {
+            Ok(Some(format!("--patch-method atomic: {why}")))
+        }
+        (Err(why), Need::NotWrong | Need::Shown) => Err(Failure::bad_input(format!(
             "--patch-method atomic: {why}; use --patch-method quiesce"
         ))),
-        (Err(why), true) => Ok(Some(format!("--patch-method atomic: {why}"))),
-        (Err(why), false) => Ok(Some(format!("text is changed in pauses: {why}"))),
     }
 }
 
@@ -238,14 +262,20 @@ mod tests {
                 why: "no KVM".to_owned(),
             })
         };
-        for is_asked_for in [false, true] {
-            assert_eq!(warning_of(Ok(()), is_asked_for).unwrap(), None);
+        for need in [Need::None, Need::NotWrong, Need::Shown] {
+            assert_eq!(warning_of(Ok(()), need).unwrap(), None);
         }
-        let refused = warning_of(wrong(), true).unwrap_err().message;
-        assert!(refused.contains("--patch-method quiesce"), "{refused}");
-        let said = |tried, is_asked_for| warning_of(tried, is_asked_for).unwrap().unwrap();
-        assert!(said(wrong(), false).starts_with("text is changed in pauses: "));
-        assert!(said(untried(), false).starts_with("text is changed in pauses: "));
-        assert!(said(untried(), true).ends_with("no KVM"));
+        for (tried, need) in [
+            (wrong(), Need::NotWrong),
+            (wrong(), Need::Shown),
+            (untried(), Need::Shown),
+        ] {
+            let refused = warning_of(tried, need).unwrap_err().message;
+            assert!(refused.contains("--patch-method quiesce"), "{refused}");
+        }
+        let said = |tried, need| warning_of(tried, need).unwrap().unwrap();
+        assert!(said(wrong(), Need::None).starts_with("text is changed in pauses: "));
+        assert!(said(untried(), Need::None).starts_with("text is changed in pauses: "));
+        assert!(said(untried(), Need::NotWrong).ends_with("no KVM"));
     }
 }
