@@ -38,6 +38,8 @@ pub struct Start<'a> {
     pub mode: &'static str,
     /// KiB of each ring: nothing may be lost.
     pub ring: &'static str,
+    /// Whether the guest sees by its clock that it waits for the reader.
+    pub wait_time: &'static str,
 }
 
 impl Start<'_> {
@@ -62,9 +64,10 @@ impl Start<'_> {
     /// # Panics
     /// When anything is another way.
     #[must_use]
-    pub fn traced(&self) -> Booted {
+    fn traced(&self) -> Booted {
         let guest = self.guest().with(["--trace", "graph"]);
         let guest = guest.with(["--attach-at", self.attach, "--mode", self.mode]);
+        let guest = guest.with(["--wait-time", self.wait_time]);
         let mut running = guest.with(["--ring-size", self.ring]).output().start();
         running.wait_for("step booted");
         let mut client = running.client();

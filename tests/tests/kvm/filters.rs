@@ -1,7 +1,7 @@
 //! What is traced is what was asked for, from when on it was asked for.
 
 use serde_json::{Value, json};
-use tests::exact::{gated, open_gate};
+use tests::exact::{gated, open_gate, without_gate};
 use tests::{Client, Counts, Guest, Trace};
 
 const CALLS: &str = "workload=calls iterations=100";
@@ -188,14 +188,44 @@ fn tracing_begins_at_the_attach_point() {
 #[test]
 fn tracing_begins_with_the_first_instruction_in_the_high_half() {
     for vcpus in [1, 2] {
-        let guest = Guest::new(CALLS)
-            .vcpus(vcpus)
-            .with(["--trace", "graph", "--mode", "discard"])
-            .with(["--attach-at", "boot_high"])
-            .output();
-        let (ended, trace) = guest.run();
-        let _ = ended.good();
-        assert_eq!(trace.uftrace().get("calls_leaf"), Some(&3200));
+        let guest = || {
+            let words = "workload=calls,threads,smp,spin iterations=200 threads=4 tick=300";
+            Guest::new(words).vcpus(vcpus)
+        };
+        let spins = |guest: Guest| {
+            let mut running = guest.start();
+            running.wait_for("checksum smp");
+            let digest = running.client().digest();
+            (running, digest)
+        };
+        let (mut untraced, expected) = spins(guest());
+        untraced.type_text("q");
+        let of_untraced = without_gate(untraced.end().0.good().printed());
+        let options = [
+            "--trace",
+            "graph",
+            "--mode",
+            "lossless",
+            "--ring-size",
+            "64",
+        ];
+        let guest = guest().with(options).with(["--attach-at", "boot_high"]);
+        let (mut running, changed) = spins(guest.output());
+        assert_ne!(changed, expected, "it is traced");
+        running.client().call("stop", Value::Null);
+        assert_eq!(running.client().digest(), expected);
+        running.type_text("q");
+        let (ended, trace) = running.end();
+        let printed = without_gate(ended.good().printed());
+        assert_eq!(printed, of_untraced);
+        let called = printed.called();
+        // It says nothing of what it calls before its workloads.
+        let (traced, before): (Counts, Counts) = trace
+            .uftrace()
+            .into_iter()
+            .partition(|(name, _)| called.contains_key(name));
+        assert!(before.contains_key("workloads_ready"), "{before:?}");
+        assert_eq!(traced, called);
         assert_eq!(trace.lost(), 0);
     }
 }

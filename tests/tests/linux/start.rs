@@ -14,8 +14,9 @@ fn a_boot_has_every_init_call_that_the_kernel_says_it_made() {
         attach: "start_kernel",
         mode: "lossless",
         ring: "8192",
+        wait_time: "visible",
     };
-    let booted = start.traced();
+    let booted = start.traced_as_untraced();
     let untraced = booted.compare_init_calls(start.kernel);
     println!("cannot be traced: {untraced:?}");
     // Those of the kernel's own tracer among the first.
