@@ -67,9 +67,6 @@ pub(crate) const LET_GO_ROUNDS: Rounds = 0..500;
 /// Those that are left.
 pub(crate) type Rounds = std::ops::Range<u32>;
 const LET_GO_REST: Duration = Duration::from_millis(1);
-/// What is said of an output that takes nothing.
-const STANDS: &str =
-    "what was read could not be written for a minute: the disk of the trace takes nothing";
 
 /// A session's reader, for who polls it and who asks it. Who asks comes next, however much there is to read, and never
 /// waits for what is being written. Several threads can read, each a ring of its own.
@@ -121,9 +118,15 @@ impl SharedDrain {
         self.looks.make();
         let busy_since = lock(&self.told).busy_since;
         if lock(&self.standing).look(busy_since) {
-            log::error!("{STANDS}; the guest goes on");
-            self.ask().change_waits(|waits| waits.give_up(STANDS));
+            let why = self.stood().to_string();
+            log::error!("{why}; the guest goes on");
+            self.ask().change_waits(|waits| waits.give_up(&why));
         }
+    }
+
+    /// What is said of an output that takes nothing.
+    fn stood(&self) -> ExportError {
+        ExportError::Stands(self.told().directory.unwrap_or_default())
     }
 
     /// Whether what is being written stands.
@@ -318,8 +321,7 @@ impl SharedDrain {
         if let Some(room) = room {
             room.close();
         }
-        let directory = self.told().directory;
-        ExportError::Stands(directory.unwrap_or_default())
+        self.stood()
     }
 
     /// The last round: no writer of records can still come. Completes the trace, if there is one.

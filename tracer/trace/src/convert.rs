@@ -249,7 +249,7 @@ pub fn trace_dat(
         Leaves::Apart,
         note,
         |calls, next| match next {
-            Next::Remark(remark) => file.remark(remark.time_ns(), &remark.to_string()),
+            Next::Remark(remark) => file.remark(remark),
             Next::Point(event) => {
                 if let Some(host) = of_host.as_mut().filter(|_| event.is_of_host) {
                     return host.add(event);

@@ -152,7 +152,8 @@ impl Ctf {
     /// What the system says.
     pub fn remark(&mut self, remark: &Remark) -> io::Result<()> {
         let text = Payload::default().text(&remark.to_string());
-        let is_of = |vcpu: u16| remark.vcpu().is_none_or(|one| one == vcpu);
+        let only = remark.vcpu().filter(|vcpu| self.streams.contains_key(vcpu));
+        let is_of = |vcpu: u16| only.is_none_or(|one| one == vcpu);
         let streams = self.streams.iter_mut();
         let mut streams = streams.filter(|(vcpu, _)| is_of(**vcpu));
         streams.try_for_each(|(_, stream)| stream.add(remark.time_ns(), REMARK, &text))

@@ -39,7 +39,7 @@ function showAbout() {
   if (waits) {
     const meaning = about.wait_time === 'hidden' ? "hidden from the guest's clock, and so from the times of calls"
       : 'calls that were open meanwhile have it in their times';
-    line('waits', `${grouped(waits.count)} of vCPUs for the reader, ${micros(waits.total_ns)} us in all, longest ${micros(waits.longest_ns)} us: ${meaning}` +
+    line('waits', `${grouped(waits.count)} ${waits.count === 1 ? 'wait' : 'waits'} of vCPUs for the reader, ${micros(waits.total_ns)} us in all, longest ${micros(waits.longest_ns)} us: ${meaning}` +
       (waits.each.length < waits.count ? `; the first ${grouped(waits.each.length)} are in the timeline` : ''));
   }
   const fired = about.fired || [];

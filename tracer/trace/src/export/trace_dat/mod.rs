@@ -18,6 +18,7 @@ use self::page::EVENT_MAX;
 pub use self::pair::Pair;
 use crate::event::{End, Event, EventKind};
 use crate::export::events::EventLine;
+use crate::export::remark::Remark;
 
 /// What is said where nothing came after a loss.
 const NO_MORE: &str = "no more of this CPU was kept";
@@ -142,11 +143,16 @@ impl TraceDat {
         self.put(event.vcpu, event.time_ns, &bytes)
     }
 
-    /// What is to be said, on every vCPU of which anything is known.
+    /// What is to be said of a vCPU, there; of all, on every one of which anything is known.
     ///
     /// # Errors
     /// What the system says.
-    pub fn remark(&mut self, time_ns: u64, text: &str) -> io::Result<()> {
+    pub fn remark(&mut self, remark: &Remark) -> io::Result<()> {
+        let (time_ns, text) = (remark.time_ns(), remark.to_string());
+        let only = remark.vcpu().filter(|vcpu| self.pids.contains_key(vcpu));
+        if let Some(vcpu) = only {
+            return self.print(vcpu, time_ns, &text);
+        }
         let mut vcpus: Vec<u16> = self.pids.keys().copied().collect();
         if vcpus.is_empty() {
             // It was before all records.
@@ -154,7 +160,7 @@ impl TraceDat {
         }
         vcpus
             .iter()
-            .try_for_each(|vcpu| self.print(*vcpu, time_ns, text))
+            .try_for_each(|vcpu| self.print(*vcpu, time_ns, &text))
     }
 
     fn print(&mut self, vcpu: u16, time_ns: u64, text: &str) -> io::Result<()> {

@@ -65,7 +65,7 @@ pub enum ExportError {
     Gone(PathBuf),
     /// Its disk takes nothing, and does not say that it has failed.
     #[error(
-        "what was read could not be written to {} for a minute: its disk takes nothing; the trace ends before that",
+        "what was read could not be written to {} for a minute, since its disk takes nothing: the trace ends before that",
         .0.display()
     )]
     Stands(PathBuf),
