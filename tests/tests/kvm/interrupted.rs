@@ -97,9 +97,9 @@ fn an_output_directory_that_is_removed_is_said_and_in_nobodys_way() {
         running.type_text("q");
         let ended = running.end().0;
         assert_eq!(ended.code, Some(106), "{store}: {ended}");
-        let said = format!("{output}/");
+        let said = format!("{output} is gone");
         assert!(ended.stderr.contains(&said), "{store}: {ended}");
-        assert!(ended.stderr.contains("No such file"), "{store}: {ended}");
+        assert!(!ended.stderr.contains("readable"), "{store}: {ended}");
         ended.no_panic();
         assert!(!trace.exists(), "{store}");
         let traced = ["--trace", "function", "--output", output];
