@@ -136,7 +136,7 @@ fn a_disk_that_hangs_ends_no_run_and_holds_up_no_end() {
         let mut given_up = looks.map(|()| drain.ask().waits().unwrap().status().given_up);
         let after = given_up.position(|given_up| given_up.is_some());
         drop(given_up);
-        let is_over = comes(|| wait.is_over());
+        let is_over = wait.is_over();
         let left = polled.finish().unwrap_err();
         let words = || {
             let target = guest.target();
