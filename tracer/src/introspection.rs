@@ -129,14 +129,77 @@ pub struct Tasks {
 }
 
 /// Where in its memory a guest may have addresses that it returns by.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Returns {
-    /// Nowhere but here; `None` if they may be anywhere. Sorted, without overlap.
-    pub within: Option<Vec<Region>>,
+    /// Nowhere but here, sorted, without overlap; or why they may be anywhere.
+    pub within: Result<Vec<Region>, Untold>,
     /// Not here. Sorted, without overlap.
     pub unused: Vec<Region>,
-    /// It may tell more a moment later: now a vCPU is where nothing can be told.
-    pub may_tell_more: bool,
+}
+
+impl Returns {
+    /// They may be anywhere.
+    #[must_use]
+    pub const fn anywhere(why: Untold) -> Self {
+        Self {
+            within: Err(why),
+            unused: Vec::new(),
+        }
+    }
+
+    /// It may tell more a moment later.
+    #[must_use]
+    pub fn may_tell_more(&self) -> bool {
+        matches!(
+            self.within,
+            Err(Untold::Elsewhere { .. } | Untold::OnNoStack { .. })
+        )
+    }
+}
+
+/// Why a guest cannot tell in which parts of its memory it has addresses that it returns by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Untold {
+    /// Nothing is known of its stacks.
+    #[error("what is known of this kernel does not say where its stacks are")]
+    Unknown,
+    /// A vCPU executes something else: its firmware, system management, a guest of its own.
+    #[error("vCPU {vcpu} executes what is not this kernel's, at {rip}")]
+    Elsewhere {
+        /// Which one.
+        vcpu: usize,
+        /// Where.
+        rip: Gva,
+    },
+    /// A vCPU executes the kernel, on the stack of an interrupt or of a task that ends.
+    #[error("vCPU {vcpu} is on no stack of a task, at {rsp}")]
+    OnNoStack {
+        /// Which one.
+        vcpu: usize,
+        /// Its stack pointer.
+        rsp: Gva,
+    },
+    /// The list of tasks leads nowhere, or has no end.
+    #[error("the kernel's list of tasks cannot be followed to its end")]
+    Tasks,
+    /// A task's stack is in the direct map of all memory, or not every one's place is known.
+    #[error("the stack of the task at {task} lies among other memory")]
+    Mixed {
+        /// Its `task_struct`.
+        task: Gva,
+    },
+    /// The guest's own tracers have taken return addresses off the stack of a task.
+    #[error("the kernel keeps return addresses of the task at {task} elsewhere than on its stack")]
+    Kept {
+        /// Its `task_struct`.
+        task: Gva,
+    },
+    /// The guest has probes of its own, or it cannot be told.
+    #[error("the kernel has kprobes of its own, or its list of them cannot be read")]
+    Kprobes,
+    /// Page tables or the words that say what is where do not make sense.
+    #[error("the kernel's page tables cannot be followed")]
+    Tables,
 }
 
 /// Where a guest has its threads.

@@ -2,12 +2,13 @@
 //! At an `x` the guest writes a nop to the patch site of `spin_leaf`, whatever is there, and at the next
 //! one it puts that back: a guest that has a tracer of its own. From a `p` on until the next one it patches the sites of all
 //! three without end, as one that minds what others have put there (`own_patching.rs`). At a `t` it sets the time stamp counter of one vCPU
-//! ahead.
+//! ahead. At a `d` the guest dies there and then, whatever the others do (`accidents.rs`).
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use workloads::calls::{spin_branch, spin_leaf, spin_root};
 
+use crate::accidents;
 use crate::catalogue;
 use crate::console::print;
 use crate::kernel_call;
@@ -42,6 +43,7 @@ pub fn run(options: &Options) {
                 spin_leaf as *const () as u64,
             ]),
             Some(b't') => set_clock(),
+            Some(b'd') => accidents::fault(options),
             _ => kernel_call::give_way(),
         }
     }

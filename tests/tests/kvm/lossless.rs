@@ -317,15 +317,18 @@ impl FullDisk {
 
 /// A lossless session named `stuck` of a spinning guest, whose disk takes nothing: its reader stands, and so does every vCPU.
 fn stuck(running: &mut Running) -> (Client, FullDisk) {
-    stuck_until(running, "discard")
+    stuck_with(running, json!({}), 2)
 }
 
-/// The same, and what is to happen when that turns out to have no end.
-fn stuck_until(running: &mut Running, on_full: &str) -> (Client, FullDisk) {
+/// The same with these options of the session, until so many vCPUs wait.
+fn stuck_with(running: &mut Running, more: Value, vcpus: u64) -> (Client, FullDisk) {
     let mut client = running.client();
     let output = running.path("stuck");
-    let options =
-        json!({"mode": "lossless", "ring_size": 64, "on_full": on_full, "output": output});
+    let mut options = json!({"mode": "lossless", "ring_size": 64, "output": output});
+    let Value::Object(more) = more else {
+        panic!("{more} are no options");
+    };
+    options.as_object_mut().unwrap().extend(more);
     client.call(
         "session.create",
         json!({"name": "stuck", "options": options}),
@@ -335,7 +338,9 @@ fn stuck_until(running: &mut Running, on_full: &str) -> (Client, FullDisk) {
     client.call("start", start);
     // Who waits before that may be read once more.
     client.wait_until("the reader stands", |_| disk.has_a_writer());
-    client.wait_until("all vCPUs wait", |status| waiting(status, "stuck") == 2);
+    client.wait_until("all that are recorded wait", |status| {
+        waiting(status, "stuck") == vcpus
+    });
     (client, disk)
 }
 
@@ -415,7 +420,7 @@ fn a_trace_that_is_taken_away_ends_the_waiting_or_the_run() {
 #[test]
 fn a_disk_that_hangs_for_a_minute_ends_the_run() {
     let mut running = Guest::spinning(&[]);
-    let (_client, disk) = stuck_until(&mut running, "end");
+    let (_client, disk) = stuck_with(&mut running, json!({"on_full": "end"}), 2);
     let (ended, _trace) = running.end();
     assert_eq!(ended.code, Some(106), "{ended}");
     for words in ["for a minute", "--on-full end", "/stuck"] {
@@ -437,6 +442,24 @@ fn a_guest_can_be_shut_down_in_the_middle_of_a_wait() {
     let stuck = trace.named("stuck");
     assert!(stuck.counts().values().sum::<u64>() >= 7680, "{stuck:?}");
     assert_eq!(stuck.lost(), 0);
+}
+
+/// What one vCPU has called is there when the guest dies on another one, while it waits.
+#[test]
+fn a_guest_can_die_in_the_middle_of_a_wait() {
+    let mut running = Guest::spinning(&[]);
+    let (client, disk) = stuck_with(&mut running, json!({"only_vcpus": [1]}), 1);
+    drop(client);
+    running.type_text("d");
+    running.wait_for("exception vector");
+    let reader = disk.let_go();
+    let (ended, trace) = running.end();
+    reader.join().unwrap();
+    assert_eq!(ended.code, Some(2), "{ended}");
+    let stuck = trace.named("stuck");
+    assert!(stuck.counts().values().sum::<u64>() >= 3840, "{stuck:?}");
+    assert_eq!(stuck.lost(), 0);
+    assert!(waits(&stuck) > 0, "nobody has waited");
 }
 
 /// A session that is deleted reads what its rings hold, and who waits continues.

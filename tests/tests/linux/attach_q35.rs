@@ -14,11 +14,16 @@ struct Shell {
 
 impl Shell {
     fn start() -> Self {
+        Self::start_with("")
+    }
+
+    /// With these words on the kernel's command line.
+    fn start_with(words: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let script =
             "N=0; echo up; while read line; do eval \"$line\"; N=$((N + 1)); echo did $N.; done";
         let initrd = with_file(folder.path(), "shell", script.as_bytes());
-        let qemu = Guest::linux_under_qemu("exotrace-q35", "sh /shell", &initrd, 2);
+        let qemu = Guest::linux_under_qemu_with("exotrace-q35", words, "sh /shell", &initrd, 2);
         let qemu = qemu.with(["-M", "q35"]).start();
         qemu.wait_for("up");
         Self {
@@ -118,6 +123,20 @@ fn a_linux_of_a_usual_machine_is_traced_in_every_way_and_let_go_as_it_was() {
     assert_eq!(windows(&shell), 0, "{ended}");
     // All there are, which nobody counts. An interrupt of a stub leaves its address on a stack, and calls that are noted down
     // leave it anywhere: its kernel returns by none of them.
+    let work = format!("syscalls {CALLS}");
+    let ended = attached(&mut shell, |shell, client, _| {
+        all_functions(shell, client, &work)
+    });
+    assert_eq!(windows(&shell), 0, "{ended}");
+    shell.does(&work);
+    shell.qemu.type_text("exit\n");
+    let _ = shell.qemu.end();
+}
+
+#[test]
+fn a_linux_that_has_not_started_a_vcpu_of_the_machine_s_is_let_go_as_it_was() {
+    // The firmware has halted it in protected mode, and nothing comes back from there.
+    let mut shell = Shell::start_with("maxcpus=1");
     let work = format!("syscalls {CALLS}");
     let ended = attached(&mut shell, |shell, client, _| {
         all_functions(shell, client, &work)

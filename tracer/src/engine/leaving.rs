@@ -12,7 +12,7 @@ use terms::quantity::counted;
 use terms::region::{Region, common, joined};
 
 use super::{ApplyError, Engine};
-use crate::introspection::Introspection;
+use crate::introspection::{Introspection, Returns, Untold};
 use crate::stub::mirror::give_back::give_back;
 use crate::target::{MemoryError, StoppedTarget};
 use crate::window::title::MirrorMemory;
@@ -29,8 +29,10 @@ pub struct Inside {
     pub first: Option<(Gpa, Gva)>,
     /// vCPUs that execute a stub.
     pub vcpus: u16,
+    /// Why all of its memory was looked through, of which parts may be out of use.
+    pub untold: Option<Untold>,
     /// It was not looked: the kernel may tell where a moment later.
-    pub is_untold: bool,
+    pub is_put_off: bool,
 }
 
 /// How a guest is left.
@@ -50,23 +52,29 @@ impl Inside {
         words: 0,
         first: None,
         vcpus: 0,
-        is_untold: false,
+        untold: None,
+        is_put_off: false,
     };
 
     /// Whether nothing does.
     #[must_use]
     pub const fn is_nobody(&self) -> bool {
-        self.words == 0 && self.vcpus == 0 && !self.is_untold
+        self.words == 0 && self.vcpus == 0 && !self.is_put_off
     }
 }
 
-/// As in `2 words of its memory (the first one, at 0x7f000, holds 0xffffffff9e0010a4) and 1 vCPU`.
+/// As in `2 words of its memory (the first one, at 0x7f000, holds 0xffffffff9e0010a4; all of it was looked through: ...) and 1
+/// vCPU`.
 impl fmt::Display for Inside {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = counted(self.words, "word");
         write!(f, "{words} of its memory")?;
         if let Some((at, word)) = self.first {
-            write!(f, " (the first one, at {at}, holds {word})")?;
+            write!(f, " (the first one, at {at}, holds {word}")?;
+            if let Some(why) = self.untold {
+                write!(f, "; all of it was looked through: {why}")?;
+            }
+            write!(f, ")")?;
         }
         match self.vcpus {
             0 => Ok(()),
@@ -157,23 +165,26 @@ fn inside(
     kernel: Option<&dyn Introspection>,
     leaving: Leaving,
 ) -> Result<Inside, MemoryError> {
-    let returns = kernel.map(|kernel| kernel.returns(&target, target.vcpus()));
-    let returns = returns.unwrap_or_default();
-    if returns.may_tell_more && leaving == Leaving::Trying {
+    let returns = match kernel {
+        Some(kernel) => kernel.returns(&target, target.vcpus()),
+        None => Returns::anywhere(Untold::Unknown),
+    };
+    if returns.may_tell_more() && leaving == Leaving::Trying {
         return Ok(Inside {
-            is_untold: true,
+            is_put_off: true,
             ..Inside::NOBODY
         });
     }
     let ram = joined(target.ram());
-    let regions = match &returns.within {
-        Some(within) => common(within, &ram),
-        None => ram,
+    let (regions, untold) = match &returns.within {
+        Ok(within) => (common(within, &ram), None),
+        Err(why) => (ram, Some(*why)),
     };
     let vcpus = target.vcpus().iter();
     let executing = vcpus.filter(|vcpu| vcpu.online && stubs.hold(vcpu.rip));
     let mut found = Inside {
         vcpus: u16::try_from(executing.count()).unwrap_or(u16::MAX),
+        untold,
         ..Inside::NOBODY
     };
     let mut piece = vec![0; PIECE];
@@ -219,7 +230,7 @@ mod tests {
     use super::*;
     use crate::current_task::Cgroup;
     use crate::introspection::{
-        CgroupError, Contents, KprobesError, Loaded, ModuleError, Returns, TaskList,
+        CgroupError, Contents, KprobesError, Loaded, ModuleError, TaskList,
     };
     use crate::mock::MockTarget;
     use crate::module::Module;
@@ -315,9 +326,8 @@ mod tests {
         };
         let kernel = |within: Option<&[Region]>, unused: &[Region]| {
             Known(Returns {
-                within: within.map(<[Region]>::to_vec),
+                within: within.map(<[Region]>::to_vec).ok_or(Untold::Kprobes),
                 unused: unused.to_vec(),
-                may_tell_more: false,
             })
         };
         let found = |kernel: &Known| {
@@ -344,20 +354,21 @@ mod tests {
             start: Gva(0xffff_ffff_b000_0000),
             bytes: 0x1000,
         };
-        let kernel = Known(Returns {
-            may_tell_more: true,
-            ..Returns::default()
-        });
+        let why = Untold::Elsewhere {
+            vcpu: 1,
+            rip: Gva(0x8000),
+        };
+        let kernel = Known(Returns::anywhere(why));
         let look = |target: &MockTarget, leaving| {
             let found = inside(target, stubs, Some(&kernel), leaving).unwrap();
-            (found.is_nobody(), found.words)
+            (found.is_nobody(), found.words, found.untold)
         };
-        assert_eq!(look(&target, Leaving::Trying), (false, 0));
-        assert_eq!(look(&target, Leaving::LastTry), (true, 0));
+        assert_eq!(look(&target, Leaving::Trying), (false, 0, None));
+        assert_eq!(look(&target, Leaving::LastTry), (true, 0, Some(why)));
         let word = stubs.start.0.to_le_bytes();
         target.write_physical(Gpa(0x40_0000), &word).unwrap();
-        assert_eq!(look(&target, Leaving::Trying), (false, 0));
-        assert_eq!(look(&target, Leaving::LastTry), (false, 1));
+        assert_eq!(look(&target, Leaving::Trying), (false, 0, None));
+        assert_eq!(look(&target, Leaving::LastTry), (false, 1, Some(why)));
     }
 
     #[test]
@@ -386,6 +397,15 @@ mod tests {
         );
         assert_eq!(
             found.to_string(),
+            "2 words of its memory (the first one, at 0x400040, holds 0xffffffffb0000000; all of it was looked through: what is \
+             known of this kernel does not say where its stacks are)"
+        );
+        let told = Inside {
+            untold: None,
+            ..found
+        };
+        assert_eq!(
+            told.to_string(),
             "2 words of its memory (the first one, at 0x400040, holds 0xffffffffb0000000)"
         );
     }

@@ -13,6 +13,7 @@ use super::module::ModuleLayout;
 use crate::current_task::Cgroup;
 use crate::introspection::{
     CgroupError, Contents, Introspection, KprobesError, Loaded, ModuleError, Returns, TaskList,
+    Untold,
 };
 use crate::module::Module;
 use crate::stack::{Unwind, UnwindError};
@@ -104,7 +105,7 @@ impl Introspection for Kernel {
 
     fn returns(&self, memory: &dyn PhysicalMemory, vcpus: &[VcpuRegisters]) -> Returns {
         let Some((stacks, tasks)) = self.stacks.as_ref().zip(self.tasks.as_ref()) else {
-            return Returns::default();
+            return Returns::anywhere(Untold::Unknown);
         };
         let has_kprobes = self.kprobes(memory).map_or(true, |found| !found.is_empty());
         stacks.returns(memory, tasks, has_kprobes, vcpus)

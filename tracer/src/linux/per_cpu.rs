@@ -46,16 +46,41 @@ impl PerCpu {
         view: &impl TargetMemory,
         variable: Gva,
     ) -> Result<Vec<Gva>, MemoryError> {
+        let offsets = self.all_offsets(view)?.into_iter();
+        let filled = offsets.filter(|entry| is_offset(*entry));
+        Ok(filled
+            .map(|offset| offset.wrapping_add(variable.0))
+            .collect())
+    }
+
+    /// The GS bases of the processors whose bits are set in the `cpumask_t` at `mask`.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when the list or the mask cannot be read.
+    pub(crate) fn bases_in(
+        self,
+        view: &impl TargetMemory,
+        mask: Gva,
+    ) -> Result<Vec<Gva>, MemoryError> {
+        let offsets = self.all_offsets(view)?;
+        let mut bits = vec![0; offsets.len().div_ceil(64) * 8];
+        view.read(mask, &mut bits)?;
+        let of_byte = |byte: u8| (0..8).map(move |bit| byte >> bit & 1 == 1);
+        let set = bits.into_iter().flat_map(of_byte);
+        let bases = offsets.into_iter().zip(set).filter(|(_, is_set)| *is_set);
+        Ok(bases.map(|(base, _)| base).collect())
+    }
+
+    /// The list, with entries that nobody has filled in.
+    fn all_offsets(self, view: &impl TargetMemory) -> Result<Vec<Gva>, MemoryError> {
         let mut count = [0; 4];
         view.read(self.count, &mut count)?;
         let count = u32::from_le_bytes(count).min(PROCESSORS_MAX);
         let mut entries = vec![0; 8 * count as usize];
         view.read(self.offsets, &mut entries)?;
         let entries = entries.as_chunks::<8>().0.iter();
-        let offsets = entries.map(|entry| Gva(u64::from_le_bytes(*entry)));
-        let filled = offsets.filter(|entry| is_offset(*entry));
-        Ok(filled
-            .map(|offset| offset.wrapping_add(variable.0))
+        Ok(entries
+            .map(|entry| Gva(u64::from_le_bytes(*entry)))
             .collect())
     }
 }

@@ -198,7 +198,10 @@ fn watch(child: &mut Child, limit: Duration, mut passed: impl FnMut(&str)) -> Ve
 
 /// In a place of its own: cargo takes two copies of one workspace for the same.
 fn build(tree: &Path, arguments: &[&str]) -> Result<String, Failed> {
-    let output = Command::new(env!("CARGO"))
+    // The one that has started this program, or else the usual one, which sees to it that a dependency that asks for another compiler
+    // does not get it.
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
         .args(arguments)
         .current_dir(tree)
         .env("CARGO_TARGET_DIR", tree.join("target"))

@@ -7,6 +7,7 @@ use terms::addr::Gva;
 use terms::region::{Region, joined};
 
 use super::{Processors, Stacks};
+use crate::introspection::Untold;
 use crate::linux::kernel_view::KernelView;
 use crate::linux::task::{TaskLayout, tasks};
 use crate::paging::elsewhere::writable_outside;
@@ -56,8 +57,8 @@ pub(super) struct Look<'a> {
     pointers: Vec<Gva>,
     /// How many execute in its ring 3.
     users: usize,
-    /// Whether all vCPUs are one or the other, and those pointers all of stacks of `tasks`.
-    pub is_quiet: bool,
+    /// Every processor of the kernel's is one or the other, and those pointers are all of stacks of `tasks`; or why not.
+    quiet: Result<(), Untold>,
 }
 
 impl<'a> Look<'a> {
@@ -79,18 +80,33 @@ impl<'a> Look<'a> {
         all.extend(idle(&view, layout.processors.as_ref(), list));
         // One that is in system management, or executes a guest of this guest, has other page tables or none: what its registers
         // say is not about this kernel, to which it returns all the same.
-        let started = || vcpus.iter().filter(|vcpu| !waits(vcpu));
-        let is_ours = |vcpu: &&VcpuRegisters| executes(memory, &view, layout.entry, vcpu);
-        let ours: Vec<&VcpuRegisters> = started().filter(is_ours).collect();
-        let kernels = ours.iter().filter(|vcpu| vcpu.cpl == 0);
-        let pointers: Vec<Gva> = kernels.map(|vcpu| Gva(vcpu.rsp)).collect();
-        let on_a_stack = |pointer: &Gva| all.iter().any(|task| task.has(*pointer));
+        let is_ours = |vcpu: &VcpuRegisters| executes(memory, &view, layout.entry, vcpu);
+        let of_all = || vcpus.iter().enumerate();
+        let ours: Vec<(usize, &VcpuRegisters)> = of_all().filter(|(_, one)| is_ours(one)).collect();
+        let other = of_all().find(|(_, one)| !waits(one) && !is_ours(one));
+        let elsewhere = other.filter(|_| !are_all(&ours, &view, layout.processors.as_ref()));
+        let in_kernel = || ours.iter().filter(|(_, vcpu)| vcpu.cpl == 0);
+        let pointers: Vec<Gva> = in_kernel().map(|(_, vcpu)| Gva(vcpu.rsp)).collect();
+        let is_on_none =
+            |(_, vcpu): &&(usize, &VcpuRegisters)| !all.iter().any(|task| task.has(Gva(vcpu.rsp)));
+        let on_none = in_kernel().find(is_on_none);
+        let quiet = match (elsewhere, on_none) {
+            (Some((vcpu, other)), _) => Err(Untold::Elsewhere {
+                vcpu,
+                rip: Gva(other.rip),
+            }),
+            (None, Some((vcpu, on_none))) => Err(Untold::OnNoStack {
+                vcpu: *vcpu,
+                rsp: Gva(on_none.rsp),
+            }),
+            (None, None) => Ok(()),
+        };
         Self {
             layout,
             memory,
             is_whole: listed.is_whole,
             users: ours.len() - pointers.len(),
-            is_quiet: started().count() == ours.len() && pointers.iter().all(on_a_stack),
+            quiet,
             view,
             tasks: all,
             pointers,
@@ -109,7 +125,7 @@ impl<'a> Look<'a> {
                 State::Unknown => {}
             }
         }
-        if !self.is_quiet {
+        if self.quiet.is_err() {
             return parts;
         }
         // As many as there are in ring 3, each of which has one: so it is these.
@@ -124,24 +140,32 @@ impl<'a> Look<'a> {
     }
 
     /// Where stacks can be: what the kernel can write outside of the direct map and its image, and those of `tasks`. If no stack
-    /// is in the direct map and return addresses are on stacks only.
-    pub fn stacks(&self) -> Option<Vec<Region>> {
-        let direct_map = self.direct_map()?;
-        let keeps = |task: &Task| {
+    /// is in the direct map and return addresses are on stacks only: else why it cannot be told.
+    pub fn stacks(&self) -> Result<Vec<Region>, Untold> {
+        self.quiet?;
+        if !self.is_whole {
+            return Err(Untold::Tasks);
+        }
+        let direct_map = self.direct_map().ok_or(Untold::Unknown)?;
+        let is_mixed = |task: &&Task| direct_map.holds(task.stack, 1);
+        if let Some(Task { at: task, .. }) = self.tasks.iter().find(is_mixed).copied() {
+            return Err(Untold::Mixed { task });
+        }
+        let keeps = |task: &&Task| {
             let kept = self.layout.kept.iter();
             let mut words = kept.map(|offset| word(&self.view, task.at.wrapping_add(*offset)));
             !words.all(|word| word == Ok(Gva(0)))
         };
-        let is_alike = |task: &Task| !direct_map.holds(task.stack, 1) && !keeps(task);
-        if !(self.is_whole && self.is_quiet && self.tasks.iter().all(is_alike)) {
-            return None;
+        if let Some(Task { at: task, .. }) = self.tasks.iter().find(keeps).copied() {
+            return Err(Untold::Kept { task });
         }
         let except = [direct_map, self.layout.image, self.descriptors()];
-        let mut parts = writable_outside(self.memory, self.view.root(), &except).ok()?;
+        let parts = writable_outside(self.memory, self.view.root(), &except);
+        let mut parts = parts.map_err(|_| Untold::Tables)?;
         for task in &self.tasks {
             self.add(task.stack, task.stack.wrapping_add(STACK_MAX), &mut parts);
         }
-        Some(joined(parts))
+        Ok(joined(parts))
     }
 
     /// Where the descriptors of pages are, and what says of each piece of memory whether it may be used (KASAN): no stacks.
@@ -223,6 +247,26 @@ fn executes(
     let its = root.and_then(|root| translate(memory, root, entry).ok());
     let own = view.physical(entry);
     its.is_some_and(|its| own.is_some_and(|(own, _)| its.physical == own))
+}
+
+/// Whether these vCPUs are all that have ever executed this kernel: whatever others execute, they do not return to it. One in ring
+/// 3 has been started; one that is just being started is not in the kernel's list yet, and is not one that is looked for.
+fn are_all(
+    vcpus: &[(usize, &VcpuRegisters)],
+    view: &View<'_>,
+    processors: Option<&Processors>,
+) -> bool {
+    let bases = processors.and_then(|processors| {
+        let bases = processors.per_cpu.bases_in(view, processors.started?);
+        bases.ok().filter(|bases| !bases.is_empty())
+    });
+    bases.is_some_and(|bases| {
+        let is_one_of_them = |base: u64| bases.contains(&Gva(base));
+        let found = vcpus.iter().filter(|(_, vcpu)| {
+            vcpu.cpl == 3 || vcpu.supervisor_gs_base().is_some_and(is_one_of_them)
+        });
+        found.count() >= bases.len()
+    })
 }
 
 /// The idle tasks of all processors, of which only the first is in the list.

@@ -26,7 +26,7 @@ use terms::region::joined;
 use super::kernel_view::ENTRY;
 use super::per_cpu::PerCpu;
 use super::task::TaskLayout;
-use crate::introspection::Returns;
+use crate::introspection::{Returns, Untold};
 use crate::target::{PhysicalMemory, VcpuRegisters};
 use look::Look;
 
@@ -60,6 +60,9 @@ pub struct Stacks {
 pub struct Processors {
     /// Where they have it.
     pub per_cpu: PerCpu,
+    /// `cpus_booted_once_mask`, which they have in common: those that have ever executed the kernel. There can be more vCPUs: ones
+    /// that the kernel was told not to start (`maxcpus=1`), or that did not come up in time, stay where the firmware has left them.
+    pub started: Option<Gva>,
     /// `idle_threads`: its idle task.
     pub idle: Gva,
     /// `hardirq_stack_ptr`: the highest word of the stack of its interrupts.
@@ -98,10 +101,11 @@ impl Stacks {
         vcpus: &[VcpuRegisters],
     ) -> Returns {
         let look = Look::new(self, memory, tasks, vcpus);
+        let without_kprobes = |parts| (!has_kprobes).then_some(parts).ok_or(Untold::Kprobes);
+        let within = look.stacks().and_then(without_kprobes);
         Returns {
-            within: look.stacks().filter(|_| !has_kprobes),
+            within,
             unused: joined(look.unused()),
-            may_tell_more: !look.is_quiet,
         }
     }
 }
@@ -117,6 +121,7 @@ impl Processors {
         let cached = btf.field("vm_struct", "addr").map(|field| field.offset);
         Some(Self {
             per_cpu: PerCpu::find(symbols)?,
+            started: symbol("cpus_booted_once_mask"),
             idle: symbol("idle_threads")?,
             interrupts: symbol("hardirq_stack_ptr").or_else(in_struct),
             cached: symbol("cached_stacks").zip(cached),

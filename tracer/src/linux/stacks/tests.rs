@@ -91,6 +91,7 @@ impl Linux {
                         offsets: Gva(DATA + 0x100),
                         count: Gva(DATA + 0x10),
                     },
+                    started: Some(Gva(DATA + 0x60)),
                     idle: Gva(IDLE),
                     interrupts: Some(Gva(INTERRUPTS)),
                     cached: Some((Gva(CACHED), 8)),
@@ -143,6 +144,7 @@ impl Linux {
         guest.word(DATA + 8, VMALLOC);
         guest.word(DATA + 0x18, DESCRIPTORS);
         guest.word(DATA + 0x10, 3);
+        guest.word(DATA + 0x60, 0b11);
         // Two processors, and one that there is not.
         for (number, offset) in [PER_CPU, PER_CPU + 0x800, DATA].into_iter().enumerate() {
             guest.word(DATA + 0x100 + 8 * number as u64, offset);
@@ -188,7 +190,7 @@ impl Linux {
         let is_in = |parts: &[Region], at| parts.iter().any(|part| part.holds(at, 8));
         let is_live = |at: &&u64| {
             let at = self.physical(**at);
-            let within = returns.within.as_ref();
+            let within = returns.within.as_ref().ok();
             within.is_none_or(|within| is_in(within, at)) && !is_in(&returns.unused, at)
         };
         words.iter().filter(is_live).copied().collect()
@@ -258,10 +260,10 @@ fn stacks_of_interrupts_are_in_use_while_a_vcpu_is_not_on_a_stack_of_a_task() {
     assert!(linux.lives(NOBODYS));
     let quiet = linux.vcpus.clone();
     // In an interrupt; in a guest of this guest; in system management; waiting to be started, which is none.
-    assert!(!linux.returns(false).may_tell_more);
+    assert!(!linux.returns(false).may_tell_more());
     linux.vcpus[0].rsp = INTERRUPT_STACK + 0x3f00;
     assert_eq!(linux.live(&words), words);
-    assert!(linux.returns(false).may_tell_more);
+    assert!(linux.returns(false).may_tell_more());
     linux.vcpus[0] = VcpuRegisters {
         cr3: 0x900_0000,
         ..quiet[0]
@@ -297,6 +299,49 @@ fn stacks_of_interrupts_are_in_use_while_a_vcpu_is_not_on_a_stack_of_a_task() {
     linux.guest.word(PER_CPU + INTERRUPTS, 0x1234_0000_0000);
     linux.guest.word(PER_CPU + 0x800 + CACHED + 8, 0);
     assert_eq!(linux.live(&words), words);
+}
+
+#[test]
+fn a_vcpu_on_which_the_kernel_has_never_run_does_not_return_to_it() {
+    let mut linux = Linux::new();
+    let words = [INTERRUPT_STACK, HEAP];
+    for (vcpu, base) in linux.vcpus.iter_mut().zip([PER_CPU, PER_CPU + 0x800]) {
+        vcpu.gs_base = base;
+    }
+    // The firmware has left it halted, in protected mode.
+    linux.vcpus.push(VcpuRegisters {
+        cr0: 0x11,
+        rip: 0xf_d0c5,
+        ..VcpuRegisters::default()
+    });
+    assert_eq!(linux.live(&words), NONE);
+    let quiet = linux.vcpus.clone();
+    // One in ring 3 has been started.
+    linux.vcpus[0].cpl = 3;
+    linux.vcpus[0].gs_base = 0x1000;
+    assert_eq!(linux.live(&words), NONE);
+    // One that is just being started, or of which it is not known whose it is, is none that is looked for.
+    for base in [PER_CPU + 0x1000, 0] {
+        linux.vcpus.clone_from(&quiet);
+        linux.vcpus[0].gs_base = base;
+        assert_eq!(linux.live(&words), words);
+        let elsewhere = Untold::Elsewhere {
+            vcpu: 2,
+            rip: Gva(0xf_d0c5),
+        };
+        assert_eq!(linux.returns(false).within, Err(elsewhere));
+    }
+    linux.vcpus = quiet;
+    // It has been started, or nobody can say.
+    for mask in [0b111, 0] {
+        linux.guest.word(DATA + 0x60, mask);
+        assert_eq!(linux.live(&words), words, "{mask:#b}");
+    }
+    linux.guest.word(DATA + 0x60, 0b11);
+    for started in [None, Some(Gva(0x1234_0000_0000))] {
+        linux.stacks.processors.as_mut().unwrap().started = started;
+        assert_eq!(linux.live(&words), words, "{started:?}");
+    }
 }
 
 #[test]
