@@ -117,23 +117,24 @@ impl Guest {
     /// When there is no room for its folder.
     #[must_use]
     pub fn linux_under_qemu(name: &str, script: &str, initrd: &Path, vcpus: u32) -> Self {
-        Self::linux_under_qemu_with(name, "", script, initrd, vcpus)
+        Self::linux_under_qemu_of(name, &linux().0, "", script, initrd, vcpus)
     }
 
-    /// The same with more words on its command line.
+    /// The same with another kernel, and more words on its command line.
     ///
     /// # Panics
     /// As [`Self::linux_under_qemu`].
     #[must_use]
-    pub fn linux_under_qemu_with(
+    pub fn linux_under_qemu_of(
         name: &str,
+        kernel: &Path,
         words: &str,
         script: &str,
         initrd: &Path,
         vcpus: u32,
     ) -> Self {
         let mut command = microvm(name, vcpus, 512);
-        command.arg("-no-reboot").arg("-kernel").arg(linux().0);
+        command.arg("-no-reboot").arg("-kernel").arg(kernel);
         command.arg("-initrd").arg(initrd);
         let cmdline = format!("console=ttyS0 quiet panic=-1 {words} run=\"{script}\"");
         command.args(["-append", &cmdline]);

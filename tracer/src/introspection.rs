@@ -268,6 +268,10 @@ pub trait Introspection: Debug + Send {
     /// Where there may be what a guest that is stopped with these registers still returns by.
     fn returns(&self, memory: &dyn PhysicalMemory, vcpus: &[VcpuRegisters]) -> Returns;
 
+    /// More parts of its memory, sorted and without overlap, by which it does not return: of stacks what lies beside return
+    /// addresses. That is more work, milliseconds in which the guest is stopped, so it is asked when something was found.
+    fn beside_returns(&self, memory: &dyn PhysicalMemory, vcpus: &[VcpuRegisters]) -> Vec<Region>;
+
     /// The cgroup at this path, in the one hierarchy of all.
     ///
     /// # Errors

@@ -20,6 +20,9 @@ use crate::window::title::MirrorMemory;
 /// Bytes that are looked at in one piece: a core's own cache holds them, and a call in another process is worth it.
 const PIECE: usize = 256 << 10;
 
+/// Words that are remembered, to be asked of the kernel once more: a guest can fill its memory with them.
+const PLACES_MAX: usize = 1 << 12;
+
 /// What still leads to a window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Inside {
@@ -187,6 +190,7 @@ fn inside(
         untold,
         ..Inside::NOBODY
     };
+    let mut places = Vec::new();
     let mut piece = vec![0; PIECE];
     for region in regions {
         let mut offset = 0;
@@ -195,24 +199,35 @@ fn inside(
             let at = region.start.wrapping_add(offset);
             let bytes = piece.get_mut(..length.min(PIECE)).unwrap_or_default();
             target.read_physical(at, bytes)?;
-            found.look(at, bytes, stubs, &returns.unused);
+            let words = stubs.words(at, bytes);
+            for place in words.filter(|(at, _)| !is_in(&returns.unused, *at)) {
+                found.words += 1;
+                found.first.get_or_insert(place);
+                if places.len() < PLACES_MAX {
+                    places.push(place);
+                }
+            }
             offset += PIECE as u64;
         }
+    }
+    // With more than that the window stays, whatever the kernel says of some.
+    let are_all = found.words > 0 && found.words == places.len() as u64;
+    if let Some(kernel) = kernel.filter(|_| are_all) {
+        let beside = kernel.beside_returns(&target, target.vcpus());
+        places.retain(|(at, _)| !is_in(&beside, *at));
+        found.words = places.len() as u64;
+        found.first = places.first().copied();
     }
     Ok(found)
 }
 
-impl Inside {
-    /// Looks at the words at `at`, of which those in `unused` do not matter.
-    fn look(&mut self, at: Gpa, bytes: &[u8], stubs: Stubs, unused: &[Region]) {
+impl Stubs {
+    /// The words of `bytes` at `at` that are addresses of stubs, and where they lie.
+    fn words(self, at: Gpa, bytes: &[u8]) -> impl Iterator<Item = (Gpa, Gva)> {
         let words = bytes.as_chunks::<8>().0.iter();
-        for (index, word) in (0..).zip(words.map(|word| u64::from_le_bytes(*word))) {
-            let place = at.wrapping_add(8 * index);
-            if stubs.hold(word) && !is_in(unused, place) {
-                self.words += 1;
-                self.first.get_or_insert((place, Gva(word)));
-            }
-        }
+        let words = words.map(|word| u64::from_le_bytes(*word));
+        let placed = (0..).zip(words).filter(move |(_, word)| self.hold(*word));
+        placed.map(move |(index, word)| (at.wrapping_add(8 * index), Gva(word)))
     }
 }
 
@@ -237,9 +252,9 @@ mod tests {
     use crate::stack::{Unwind, UnwindError};
     use crate::target::{PhysicalMemory, TextMemory, VcpuRegisters};
 
-    /// A kernel of which nothing is known but what it returns by.
+    /// A kernel of which nothing is known but what it returns by, and what it does not return by when it is asked once more.
     #[derive(Debug)]
-    struct Known(Returns);
+    struct Known(Returns, Vec<Region>);
 
     impl Introspection for Known {
         fn init_is_gone(&self, _: &dyn PhysicalMemory) -> bool {
@@ -295,6 +310,10 @@ mod tests {
             self.0.clone()
         }
 
+        fn beside_returns(&self, _: &dyn PhysicalMemory, _: &[VcpuRegisters]) -> Vec<Region> {
+            self.1.clone()
+        }
+
         fn can_unwind(&self) -> bool {
             false
         }
@@ -325,10 +344,11 @@ mod tests {
             bytes,
         };
         let kernel = |within: Option<&[Region]>, unused: &[Region]| {
-            Known(Returns {
+            let returns = Returns {
                 within: within.map(<[Region]>::to_vec).ok_or(Untold::Kprobes),
                 unused: unused.to_vec(),
-            })
+            };
+            Known(returns, Vec::new())
         };
         let found = |kernel: &Known| {
             let found = inside(&target, stubs, Some(kernel), Leaving::Trying).unwrap();
@@ -345,6 +365,36 @@ mod tests {
         assert_eq!(found(&kernel(Some(&within), &[])), (2, Some(words[0])));
         assert_eq!(found(&kernel(Some(&within), &[first])), (1, Some(words[1])));
         assert_eq!(found(&kernel(Some(&[]), &[])), (0, None));
+        // What turns out to lie beside what it returns by.
+        let asked_again = |beside: &[Region]| Known(kernel(None, &[]).0, beside.to_vec());
+        let beside = [part(words[0], 0x1000), part(words[3], 8)];
+        assert_eq!(found(&asked_again(&beside[..1])), (2, Some(words[2])));
+        assert_eq!(found(&asked_again(&beside[1..])), (3, Some(words[0])));
+        assert_eq!(found(&asked_again(&[part(0x40_0000, 0x4000)])), (0, None));
+    }
+
+    #[test]
+    fn a_guest_that_fills_its_memory_with_addresses_of_stubs_keeps_the_window() {
+        let mut target = MockTarget::new(1, 1 << 21);
+        let stubs = Stubs {
+            start: Gva(0xffff_ffff_b000_0000),
+            bytes: 0x1000,
+        };
+        let all = stubs.start.0.to_le_bytes().repeat(PLACES_MAX + 1);
+        target.write_physical(Gpa(0x40_0000), &all).unwrap();
+        let everywhere = Region {
+            start: Gpa(0x40_0000),
+            bytes: 1 << 20,
+        };
+        let kernel = Known(Returns::anywhere(Untold::Kprobes), vec![everywhere]);
+        let found = |target: &MockTarget| {
+            let found = inside(target, stubs, Some(&kernel), Leaving::Trying).unwrap();
+            (found.words, found.first.map(|(at, _)| at.0))
+        };
+        let count = PLACES_MAX as u64 + 1;
+        assert_eq!(found(&target), (count, Some(0x40_0000)));
+        target.write_physical(Gpa(0x40_0000), &[0; 8]).unwrap();
+        assert_eq!(found(&target), (0, None));
     }
 
     #[test]
@@ -358,7 +408,7 @@ mod tests {
             vcpu: 1,
             rip: Gva(0x8000),
         };
-        let kernel = Known(Returns::anywhere(why));
+        let kernel = Known(Returns::anywhere(why), Vec::new());
         let look = |target: &MockTarget, leaving| {
             let found = inside(target, stubs, Some(&kernel), leaving).unwrap();
             (found.is_nobody(), found.words, found.untold)

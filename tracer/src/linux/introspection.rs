@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use image::TextRange;
 use terms::addr::Gva;
+use terms::region::Region;
 
 use super::kernel::{InitState, Kernel};
 use super::kernel_view::KernelView;
@@ -109,6 +110,18 @@ impl Introspection for Kernel {
         };
         let has_kprobes = self.kprobes(memory).map_or(true, |found| !found.is_empty());
         stacks.returns(memory, tasks, has_kprobes, vcpus)
+    }
+
+    fn beside_returns(&self, memory: &dyn PhysicalMemory, vcpus: &[VcpuRegisters]) -> Vec<Region> {
+        let known = self.stacks.as_ref().zip(self.tasks.as_ref());
+        let orc = self.orc.as_ref().and_then(|orc| orc.read(memory).ok());
+        let Some(((stacks, tasks), orc)) = known.zip(orc) else {
+            return Vec::new();
+        };
+        let modules = self.modules(memory, &[stacks.image]).unwrap_or_default();
+        let modules: Vec<Module> = modules.into_iter().map(|one| one.module).collect();
+        let orc = orc.and(memory, &modules);
+        stacks.beside_returns(memory, tasks, &orc, &modules, vcpus)
     }
 
     fn cgroup(&self, memory: &dyn PhysicalMemory, path: &str) -> Result<Cgroup, CgroupError> {

@@ -3,6 +3,7 @@
 mod rings;
 mod waits;
 
+use std::cell::Cell;
 use std::fs::{self, File};
 use std::io::Read;
 use std::ops::Range;
@@ -199,23 +200,29 @@ fn what_was_read_is_in_the_files_a_second_later_however_little_it_is() {
     }
 }
 
+thread_local! {
+    /// What this thread's clock says.
+    static SECONDS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A clock that is set by a test.
+const SET: RingClock = RingClock::Host(HostClock {
+    counter: || BEGUN + 1000 * SECONDS.get(),
+    now: || Duration::from_secs(SECONDS.get()),
+    ..mock::HOST
+});
+
 #[test]
 fn what_cannot_be_put_into_the_files_a_second_later_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("trace");
-    static SECONDS: AtomicU64 = AtomicU64::new(0);
-    let clock = RingClock::Host(HostClock {
-        counter: || BEGUN + 1000 * SECONDS.load(SeqCst),
-        now: || Duration::from_secs(SECONDS.load(SeqCst)),
-        ..mock::HOST
-    });
     let format = RecordFormat::Graph;
-    let (guest, place, mut polled) = reader_in(format, Some(&output), clock, 2, 1 << 14);
+    let (guest, place, mut polled) = reader_in(format, Some(&output), SET, 2, 1 << 14);
     fs::create_dir(output.join("1000.dat")).unwrap();
     rings::call_two_deep(&guest, &place, 0, 10);
     polled.round();
     assert_eq!(polled.told().error, None);
-    SECONDS.store(1, SeqCst);
+    SECONDS.set(1);
     polled.round();
     let error = polled.told().error.expect("a file that is none");
     assert!(error.contains("1000.dat"), "{error}");
@@ -228,13 +235,7 @@ fn what_cannot_be_put_into_the_files_a_second_later_is_told() {
 fn a_trace_that_was_taken_away_is_missed_a_second_later() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("trace");
-    static SECONDS: AtomicU64 = AtomicU64::new(0);
-    let clock = RingClock::Host(HostClock {
-        counter: || BEGUN + 1000 * SECONDS.load(SeqCst),
-        now: || Duration::from_secs(SECONDS.load(SeqCst)),
-        ..mock::HOST
-    });
-    let (guest, place, mut polled) = reader_by(Some(&output), clock);
+    let (guest, place, mut polled) = reader_by(Some(&output), SET);
     call(&guest, &place, CALLS);
     polled.round();
     fs::remove_dir_all(&output).unwrap();
@@ -242,7 +243,7 @@ fn a_trace_that_was_taken_away_is_missed_a_second_later() {
     fs::create_dir(&output).unwrap();
     polled.round();
     assert_eq!(polled.told().error, None);
-    SECONDS.store(1, SeqCst);
+    SECONDS.set(1);
     polled.round();
     let error = polled.told().error.expect("nothing is there");
     assert!(error.contains("/trace is gone"), "{error}");

@@ -1,6 +1,7 @@
 //! A session is stopped, or ends, while a vCPU waits for its reader.
 
 use std::cell::Cell;
+use std::path::PathBuf;
 
 use super::*;
 use crate::ring::geometry::Position;
@@ -20,6 +21,15 @@ fn waited_for(output: &Path) -> (MockGuest, SessionMemory, Polled, Waits) {
     let room = waits.open(Gpa(0), 0, 1, false);
     polled.lock().wait_in(room, OnFull::Discard);
     (guest, place, polled, waits)
+}
+
+/// Has its disk take nothing when it is to write next: a pipe that nobody reads.
+fn stuck(guest: &MockGuest, place: &SessionMemory, polled: &Polled, output: &Path) -> PathBuf {
+    let stuck = output.join("exotrace.json.new");
+    pipe(&stuck);
+    call(guest, place, CALLS);
+    polled.lock().describe(Metadata::default());
+    stuck
 }
 
 thread_local! {
@@ -86,10 +96,7 @@ fn a_vcpu_that_waits_when_its_session_is_stopped_has_room_also_while_a_disk_take
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("trace");
     let (guest, place, mut polled, waits) = waited_for(&output);
-    let stuck = output.join("exotrace.json.new");
-    pipe(&stuck);
-    call(&guest, &place, CALLS);
-    polled.lock().describe(Metadata::default());
+    let stuck = stuck(&guest, &place, &polled, &output);
     thread::scope(|scope| {
         let drain = &polled.drain;
         let poller = scope.spawn(|| drain.round());
@@ -123,10 +130,7 @@ fn a_disk_that_hangs_ends_no_run_and_holds_up_no_end() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("trace");
     let (guest, place, mut polled, waits) = waited_for(&output);
-    let stuck = output.join("exotrace.json.new");
-    pipe(&stuck);
-    call(&guest, &place, CALLS);
-    polled.lock().describe(Metadata::default());
+    let stuck = stuck(&guest, &place, &polled, &output);
     let drain = Arc::clone(&polled.drain);
     thread::scope(|scope| {
         let poller = scope.spawn(|| drain.round());

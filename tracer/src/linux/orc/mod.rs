@@ -253,4 +253,4 @@ impl Kinds {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::linux) mod tests;

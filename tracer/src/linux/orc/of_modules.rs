@@ -44,7 +44,7 @@ impl OfModule {
 impl Orc {
     /// The same, and through `modules`, too, which are those that are there now. Of those that are gone as many are kept as
     /// there is room for, those that went last.
-    pub(super) fn and(&self, memory: &dyn PhysicalMemory, modules: &[Module]) -> Self {
+    pub(in crate::linux) fn and(&self, memory: &dyn PhysicalMemory, modules: &[Module]) -> Self {
         let (before, there) = self.modules.split_at(self.gone.min(self.modules.len()));
         let is_there = |(one, _): &&(Module, Arc<Tables>)| modules.contains(one);
         let (stay, go): (Vec<_>, Vec<_>) = there.iter().partition(is_there);

@@ -11,7 +11,7 @@ use crate::linux::module::testing::Guest;
 use crate::stack::{CopiedStack, Unwind};
 use crate::target::TextMemory;
 
-const TEXT: u64 = 0xffff_ffff_8100_0000;
+pub(in crate::linux) const TEXT: u64 = 0xffff_ffff_8100_0000;
 const LISTS: u64 = 0xffff_ffff_8200_0000;
 const STACK: u64 = 0xffff_c900_0001_0000;
 
@@ -60,9 +60,9 @@ fn offsets(walked: &crate::stack::Walked) -> Vec<u64> {
     all.map(|at| at.0.wrapping_sub(TEXT)).collect()
 }
 
-/// A leaf at 0; one at 0x100 that keeps its caller's frame pointer and goes by its own; entry code at 0x200; what an interrupt enters by at 0x300; and
+/// At [`TEXT`] a leaf at 0; one at 0x100 that keeps its caller's frame pointer and goes by its own; entry code at 0x200; what an interrupt enters by at 0x300; and
 /// nothing that is known from 0x400 on.
-fn usual() -> Orc {
+pub(in crate::linux) fn usual() -> Orc {
     tables(
         Kinds::Three,
         &[

@@ -31,6 +31,8 @@ const INTERRUPT_STACK: u64 = 24;
 #[derive(Debug, Clone, Copy)]
 struct State {
     at: Gva,
+    /// Where that lies on the stack; what the walk begins with lies nowhere.
+    slot: Option<u64>,
     stack: u64,
     base: u64,
     /// Whether it is about to execute what is there; else it returns there.
@@ -46,28 +48,11 @@ enum Above {
 
 impl Unwind for Orc {
     fn walk(&self, stack: &CopiedStack) -> Walked {
-        let mut state = State {
-            at: stack.at,
-            stack: stack.pointer.0,
-            base: stack.frame,
-            is_exact: true,
-        };
-        let mut walked = Walked {
-            addresses: vec![state.at],
-            is_whole: false,
-        };
-        while walked.addresses.len() < FRAMES_MAX {
-            match self.above(state, stack) {
-                Some(Above::Caller(caller)) => state = caller,
-                Some(Above::Nobody) => {
-                    walked.is_whole = true;
-                    break;
-                }
-                Some(Above::Unknown) | None => break,
-            }
-            walked.addresses.push(state.at);
+        let (frames, is_whole) = self.frames(stack, true);
+        Walked {
+            addresses: frames.into_iter().map(|frame| frame.at).collect(),
+            is_whole,
         }
-        walked
     }
 
     fn with(&self, memory: &dyn PhysicalMemory, modules: &[Module]) -> Arc<dyn Unwind> {
@@ -76,6 +61,36 @@ impl Unwind for Orc {
 }
 
 impl Orc {
+    /// The words by which a thread goes on that returns to where a copied stack begins, and where they lead, up to its outermost
+    /// caller; none if that is not known.
+    pub(in crate::linux) fn returns(&self, stack: &CopiedStack) -> Option<Vec<(Gva, Gva)>> {
+        let (frames, is_whole) = self.frames(stack, false);
+        let slots = frames.into_iter();
+        let slots = slots.filter_map(|frame| Some((Gva(frame.slot?), frame.at)));
+        is_whole.then(|| slots.collect())
+    }
+
+    /// The functions that have not returned, from the one that is there or is returned to, and whether the last is the outermost.
+    fn frames(&self, stack: &CopiedStack, is_exact: bool) -> (Vec<State>, bool) {
+        let mut state = State {
+            at: stack.at,
+            slot: None,
+            stack: stack.pointer.0,
+            base: stack.frame,
+            is_exact,
+        };
+        let mut frames = vec![state];
+        while frames.len() < FRAMES_MAX {
+            match self.above(state, stack) {
+                Some(Above::Caller(caller)) => state = caller,
+                Some(Above::Nobody) => return (frames, true),
+                Some(Above::Unknown) | None => break,
+            }
+            frames.push(state);
+        }
+        (frames, false)
+    }
+
     /// Who has called, or was interrupted; none where what says so was not copied.
     fn above(&self, of: State, copied: &CopiedStack) -> Option<Above> {
         // A call may be the last instruction of its function.
@@ -96,6 +111,7 @@ impl Orc {
             Frame::Interrupt => return interrupted(stack, of.base, copied),
             _ => State {
                 at: Gva(copied.word(stack.wrapping_sub(8))?),
+                slot: Some(stack.wrapping_sub(8)),
                 stack,
                 base: base(of, entry.base, stack, copied)?,
                 is_exact: false,
@@ -119,6 +135,7 @@ fn interrupted(saved: u64, base: u64, copied: &CopiedStack) -> Option<Above> {
     }
     Some(Above::Caller(State {
         at: Gva(at),
+        slot: Some(saved),
         stack: copied.word(saved.wrapping_add(INTERRUPT_STACK))?,
         base,
         is_exact: true,

@@ -9,9 +9,11 @@ use terms::region::{Region, joined};
 use super::{Processors, Stacks};
 use crate::introspection::Untold;
 use crate::linux::kernel_view::KernelView;
+use crate::linux::orc::Orc;
 use crate::linux::task::{TaskLayout, tasks};
 use crate::paging::elsewhere::writable_outside;
 use crate::paging::{PageTableRoot, translate};
+use crate::stack::CopiedStack;
 use crate::target::{MemoryError, PhysicalMemory, TargetMemory, VcpuRegisters};
 
 /// No stack of a 64-bit kernel is smaller, neither a task's nor that of interrupts (`THREAD_SIZE`, `IRQ_STACK_SIZE`,
@@ -21,10 +23,16 @@ pub(super) const STACK_MIN: u64 = 16 << 10;
 const STACK_MAX: u64 = 64 << 10;
 /// `CPU_ENTRY_AREA_BASE`: what comes after the descriptors of pages, with four levels of page tables and with five.
 const ENTRIES: Gva = Gva(0xffff_fe00_0000_0000);
+/// A large page (`PMD_SIZE`).
+const LARGE_PAGE: u64 = 2 << 20;
 /// Protected mode.
 const CR0_PE: u64 = 1;
 /// Where a processor begins, in its code segment.
 const RESET_VECTOR: u64 = 0xfff0;
+/// `struct inactive_task_frame` (arch/x86/include/asm/switch_to.h): what a task that gives up its processor leaves at its stack
+/// pointer. Here its frame pointer, and where it goes on.
+const SWITCHED_FRAME: u64 = 40;
+const SWITCHED_TO: u64 = 48;
 /// `NR_CACHED_STACKS` (kernel/fork.c).
 const CACHED: u64 = 2;
 
@@ -120,7 +128,9 @@ impl<'a> Look<'a> {
         let mut executing = BTreeSet::new();
         for task in &self.tasks {
             match self.state(*task) {
-                State::Stopped(pointer) => self.add(task.stack, pointer, &mut parts),
+                State::Runs(pointer) | State::Waits(pointer) => {
+                    self.add(task.stack, pointer, &mut parts);
+                }
                 State::Executes => drop(executing.insert(task.stack)),
                 State::Unknown => {}
             }
@@ -137,6 +147,49 @@ impl<'a> Look<'a> {
             self.add(stack, stack.wrapping_add(STACK_MIN), &mut parts);
         }
         parts
+    }
+
+    /// What lies between the words by which tasks return that wait, if they all lead to `text`.
+    pub fn beside_returns(&self, orc: &Orc, text: &[TextRange]) -> Vec<Region> {
+        let mut parts = Vec::new();
+        for task in &self.tasks {
+            if let State::Waits(pointer) = self.state(*task)
+                && let Some(slots) = self.slots(*task, pointer, orc, text)
+            {
+                let mut start = task.stack;
+                for slot in slots {
+                    self.add(start, slot, &mut parts);
+                    start = slot.wrapping_add(8);
+                }
+                self.add(start, task.stack.wrapping_add(STACK_MIN), &mut parts);
+            }
+        }
+        parts
+    }
+
+    /// Where on the stack of a task that waits lies what it returns by, ascending.
+    fn slots(&self, task: Task, pointer: Gva, orc: &Orc, text: &[TextRange]) -> Option<Vec<Gva>> {
+        let end = task.stack.wrapping_add(STACK_MIN);
+        let mut bytes = vec![0; usize::try_from(end.0 - pointer.0).ok()?];
+        self.view.read(pointer, &mut bytes).ok()?;
+        let mut stack = CopiedStack {
+            at: Gva(0),
+            pointer,
+            frame: 0,
+            bytes,
+        };
+        let to = pointer.wrapping_add(SWITCHED_TO);
+        stack.at = Gva(stack.word(to.0)?);
+        stack.frame = stack.word(pointer.0.wrapping_add(SWITCHED_FRAME))?;
+        let mut returns = vec![(to, stack.at)];
+        let above = usize::try_from(SWITCHED_TO + 8).ok()?;
+        stack.bytes = stack.bytes.split_off(above);
+        stack.pointer = to.wrapping_add(8);
+        returns.extend(orc.returns(&stack)?);
+        let leads = |to: Gva| text.iter().any(|range| range.holds(to, 1));
+        let mut slots: Vec<Gva> = returns.iter().map(|(slot, _)| *slot).collect();
+        slots.sort_unstable();
+        returns.iter().all(|(_, to)| leads(*to)).then_some(slots)
     }
 
     /// Where stacks can be: what the kernel can write outside of the direct map and its image, and those of `tasks`. If no stack
@@ -159,13 +212,23 @@ impl<'a> Look<'a> {
         if let Some(Task { at: task, .. }) = self.tasks.iter().find(keeps).copied() {
             return Err(Untold::Kept { task });
         }
-        let except = [direct_map, self.layout.image, self.descriptors()];
+        let except = [direct_map, self.image_pages(), self.descriptors()];
         let parts = writable_outside(self.memory, self.view.root(), &except);
         let mut parts = parts.map_err(|_| Untold::Tables)?;
         for task in &self.tasks {
             self.add(task.stack, task.stack.wrapping_add(STACK_MAX), &mut parts);
         }
         Ok(joined(parts))
+    }
+
+    /// The image and what else lies in its large pages: what comes after its end there is memory like any other, and nobody uses
+    /// it at this address (`cleanup_highmap`, arch/x86/mm/init_64.c).
+    fn image_pages(&self) -> TextRange {
+        let TextRange { start, end } = self.layout.image;
+        TextRange {
+            start: Gva(start.0 & !(LARGE_PAGE - 1)),
+            end: Gva(end.0.checked_next_multiple_of(LARGE_PAGE).unwrap_or(end.0)),
+        }
     }
 
     /// Where the descriptors of pages are, and what says of each piece of memory whether it may be used (KASAN): no stacks.
@@ -190,7 +253,7 @@ impl<'a> Look<'a> {
     fn state(&self, task: Task) -> State {
         let pointers = self.pointers.iter().filter(|pointer| task.has(**pointer));
         if let Some(pointer) = pointers.min() {
-            return State::Stopped(*pointer);
+            return State::Runs(*pointer);
         }
         let mut on_cpu = [0; 4];
         let layout = self.layout;
@@ -199,7 +262,7 @@ impl<'a> Look<'a> {
             .read(task.at.wrapping_add(layout.on_cpu), &mut on_cpu);
         match (read, word(&self.view, task.at.wrapping_add(layout.pointer))) {
             (Ok(()), _) if on_cpu != [0; 4] => State::Executes,
-            (Ok(()), Ok(pointer)) if task.has(pointer) => State::Stopped(pointer),
+            (Ok(()), Ok(pointer)) if task.has(pointer) => State::Waits(pointer),
             _ => State::Unknown,
         }
     }
@@ -222,8 +285,10 @@ impl<'a> Look<'a> {
 
 /// Where a task is.
 enum State {
-    /// Below this address of its stack nothing is in use.
-    Stopped(Gva),
+    /// A vCPU is on its stack: below this address of it nothing is in use.
+    Runs(Gva),
+    /// It has given up its processor, and so has said from which address of its stack on it is in use.
+    Waits(Gva),
     /// It has a processor, and no vCPU is on its stack.
     Executes,
     /// Its memory does not say.

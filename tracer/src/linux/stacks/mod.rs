@@ -10,6 +10,10 @@
 //!   can write in the direct map of all memory only, or not at all. In its image it has the first task's. That holds as long as nobody takes return addresses off stacks to keep them elsewhere, which
 //!   kretprobes and the kernel's own function graph do: there it is not used.
 //!
+//! Where that leaves something, stacks of tasks that wait are walked by the kernel's own tables ([`crate::linux::orc`]): what lies beside
+//! return addresses nobody returns by either. One whose walk does not come to an end, through the kernel's text and that of its modules
+//! alone, counts as in use as it is.
+//!
 //! A stack of a task that is in no list (one that ends) counts as in use. What cannot be read, or is not as it is in Linux 5.10 to
 //! 6.12, says nothing: then a word may be returned by.
 
@@ -21,12 +25,14 @@ use debuginfo::btf::Btf;
 use image::TextRange;
 use image::symbol::SymbolTable;
 use terms::addr::Gva;
-use terms::region::joined;
+use terms::region::{Region, joined};
 
 use super::kernel_view::ENTRY;
+use super::orc::Orc;
 use super::per_cpu::PerCpu;
 use super::task::TaskLayout;
 use crate::introspection::{Returns, Untold};
+use crate::module::Module;
 use crate::target::{PhysicalMemory, VcpuRegisters};
 use look::Look;
 
@@ -107,6 +113,24 @@ impl Stacks {
             within,
             unused: joined(look.unused()),
         }
+    }
+}
+
+impl Stacks {
+    /// What lies on the stacks of tasks that wait beside the words by which they return, sorted and without overlap: a frame keeps room
+    /// for what it does not write in the end (`do_sys_poll` for hundreds of bytes), and there stays what was there before.
+    pub(crate) fn beside_returns(
+        &self,
+        memory: &dyn PhysicalMemory,
+        tasks: &TaskLayout,
+        orc: &Orc,
+        modules: &[Module],
+        vcpus: &[VcpuRegisters],
+    ) -> Vec<Region> {
+        let look = Look::new(self, memory, tasks, vcpus);
+        let of_modules = modules.iter().map(|module| module.text);
+        let text: Vec<TextRange> = of_modules.chain([self.image]).collect();
+        joined(look.beside_returns(orc, &text))
     }
 }
 

@@ -2,6 +2,7 @@ use terms::addr::{Gpa, Gva};
 use terms::region::Region;
 
 use super::*;
+use crate::linux::orc::tests::{TEXT, usual};
 use crate::linux::task::testing::{AREA, BYTES, Guest, layout};
 use crate::mock::Rights;
 
@@ -344,6 +345,86 @@ fn a_vcpu_on_which_the_kernel_has_never_run_does_not_return_to_it() {
     }
 }
 
+/// What [`SLEEPS`] leaves at its pointer; then a leaf's return address, a frame with room for eight words and the caller's frame pointer, its return
+/// address, and what lies above.
+fn sleep(linux: &mut Linux) -> [u64; 3] {
+    let pointer = stack(SLEEPS) + 0x1230;
+    let frame = pointer + 64 + 8 * 8;
+    let slots = [pointer + 48, pointer + 56, frame + 8];
+    for (at, word) in [
+        (pointer + 40, frame),
+        (slots[0], TEXT + 0x40),
+        (slots[1], TEXT + 0x140),
+        (frame, 0x1234),
+        (slots[2], TEXT + 0x290),
+    ] {
+        linux.guest.word(at, word);
+    }
+    slots
+}
+
+/// The words of a sleeping task's stack that do not lie beside what it returns by.
+fn on_the_way(linux: &Linux, modules: &[Module]) -> Vec<u64> {
+    let tasks = layout(&linux.guest.0);
+    let stacks = &linux.stacks;
+    let beside = stacks.beside_returns(&linux.guest.0, &tasks, &usual(), modules, &linux.vcpus);
+    let all = (0..0x800).map(|word| stack(SLEEPS) + 8 * word);
+    let lies = |at: &u64| beside.iter().any(|part| part.holds(linux.physical(*at), 8));
+    all.filter(|at| !lies(at)).collect()
+}
+
+#[test]
+fn a_task_that_waits_returns_by_its_return_addresses_only() {
+    let mut linux = Linux::new();
+    let all: Vec<u64> = (0..0x800).map(|word| stack(SLEEPS) + 8 * word).collect();
+    // Its stack makes no sense yet.
+    assert_eq!(on_the_way(&linux, &[]), all);
+    let slots = sleep(&mut linux);
+    assert_eq!(on_the_way(&linux, &[]), slots);
+    // Those of tasks that execute are none of it.
+    let tasks = layout(&linux.guest.0);
+    let stacks = &linux.stacks;
+    let beside = stacks.beside_returns(&linux.guest.0, &tasks, &usual(), &[], &linux.vcpus);
+    for number in [RUNS, IDLES] {
+        let top = linux.physical(stack(number) + 0x3ff8);
+        assert!(!beside.iter().any(|part| part.holds(top, 8)), "{number}");
+    }
+    // It executes after all, or does so again.
+    linux.guest.word(task(SLEEPS) + ON_CPU, 1);
+    assert_eq!(on_the_way(&linux, &[]), all);
+    linux.guest.word(task(SLEEPS) + ON_CPU, 0);
+    let vcpus = linux.vcpus.clone();
+    linux.vcpus[0].rsp = stack(SLEEPS) + 0x1000;
+    assert_eq!(on_the_way(&linux, &[]), all);
+    linux.vcpus = vcpus;
+    // Somebody's text is on the way: ours, for one. Each of the words matters, also where the kernel's own tables would lead on.
+    let inside = [TEXT + 0x1000_0040, TEXT + 0x1000_0140, TEXT + 0x1000_0290];
+    for (slot, to) in slots.into_iter().zip(inside) {
+        let before = [TEXT + 0x40, TEXT + 0x140, TEXT + 0x290];
+        linux.guest.word(slot, to);
+        assert_eq!(on_the_way(&linux, &[]), all, "{to:#x}");
+        let own = before[slots.iter().position(|one| *one == slot).unwrap()];
+        linux.guest.word(slot, own);
+    }
+    assert_eq!(on_the_way(&linux, &[]), slots);
+    // A text that is the kernel's, until it is taken to be smaller; or a module's.
+    linux.stacks.image.end = Gva(TEXT + 0x200);
+    assert_eq!(on_the_way(&linux, &[]), all);
+    let module = Module {
+        at: Gva(0),
+        name: "module".into(),
+        text: TextRange {
+            start: Gva(TEXT + 0x200),
+            end: Gva(TEXT + 0x300),
+        },
+    };
+    assert_eq!(on_the_way(&linux, &[module]), slots);
+    // It ends where nothing is known.
+    linux.stacks.image.end = Gva(IMAGE + 0x10_0000);
+    linux.guest.word(slots[2], TEXT + 0x500);
+    assert_eq!(on_the_way(&linux, &[]), all);
+}
+
 #[test]
 fn what_is_on_no_stack_is_returned_by_only_if_return_addresses_are_kept_elsewhere() {
     let mut linux = Linux::new();
@@ -354,6 +435,15 @@ fn what_is_on_no_stack_is_returned_by_only_if_return_addresses_are_kept_elsewher
     let other = linux.stacks.descriptors.take();
     assert_eq!(linux.live(&words), [DESCRIPTORS]);
     linux.stacks.descriptors = other;
+    // The rest of the image's last large page, which is any memory; beside it there is nothing of the image.
+    for (at, is_live) in [
+        (IMAGE + 0x1f_f000, false),
+        (IMAGE + 0x20_0000, true),
+        (IMAGE - 0x1000, true),
+    ] {
+        linux.map(at, 1);
+        assert_eq!(linux.lives(at), is_live, "{at:#x}");
+    }
     // All up to there would be descriptors.
     linux.guest.word(DATA + 0x18, 0);
     assert!(linux.lives(NOBODYS));
