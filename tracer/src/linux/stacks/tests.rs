@@ -345,7 +345,8 @@ fn a_vcpu_on_which_the_kernel_has_never_run_does_not_return_to_it() {
     }
 }
 
-/// What [`SLEEPS`] leaves at its pointer; then a leaf's return address, a frame with room for eight words and the caller's frame pointer, its return
+/// What [`SLEEPS`] leaves at its pointer, which leads to what follows a call that is its function's first instruction; then that
+/// function's return address, a frame with room for eight words and the caller's frame pointer, its return
 /// address, and what lies above.
 fn sleep(linux: &mut Linux) -> [u64; 3] {
     let pointer = stack(SLEEPS) + 0x1230;
@@ -353,7 +354,7 @@ fn sleep(linux: &mut Linux) -> [u64; 3] {
     let slots = [pointer + 48, pointer + 56, frame + 8];
     for (at, word) in [
         (pointer + 40, frame),
-        (slots[0], TEXT + 0x40),
+        (slots[0], TEXT + 0x101),
         (slots[1], TEXT + 0x140),
         (frame, 0x1234),
         (slots[2], TEXT + 0x290),
@@ -394,13 +395,13 @@ fn a_task_that_waits_returns_by_its_return_addresses_only() {
     assert_eq!(on_the_way(&linux, &[]), all);
     linux.guest.word(task(SLEEPS) + ON_CPU, 0);
     let vcpus = linux.vcpus.clone();
-    linux.vcpus[0].rsp = stack(SLEEPS) + 0x1000;
+    linux.vcpus[0].rsp = stack(SLEEPS) + 0x1230;
     assert_eq!(on_the_way(&linux, &[]), all);
     linux.vcpus = vcpus;
     // Somebody's text is on the way: ours, for one. Each of the words matters, also where the kernel's own tables would lead on.
     let inside = [TEXT + 0x1000_0040, TEXT + 0x1000_0140, TEXT + 0x1000_0290];
     for (slot, to) in slots.into_iter().zip(inside) {
-        let before = [TEXT + 0x40, TEXT + 0x140, TEXT + 0x290];
+        let before = [TEXT + 0x101, TEXT + 0x140, TEXT + 0x290];
         linux.guest.word(slot, to);
         assert_eq!(on_the_way(&linux, &[]), all, "{to:#x}");
         let own = before[slots.iter().position(|one| *one == slot).unwrap()];
