@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use image::{Added, TextRange};
-use terms::addr::Gva;
+use terms::addr::{Gpa, Gva};
 use terms::region::Region;
 
 use crate::current_task::Cgroup;
@@ -160,8 +160,8 @@ impl Returns {
 /// Why a guest cannot tell in which parts of its memory it has addresses that it returns by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Untold {
-    /// Nothing is known of its stacks.
-    #[error("what is known of this kernel does not say where its stacks are")]
+    /// Nothing is known of its stacks, or the words that say what of its memory is where make no sense.
+    #[error("nothing says where this kernel has its stacks")]
     Unknown,
     /// A vCPU executes something else: its firmware, system management, a guest of its own.
     #[error("vCPU {vcpu} executes what is not this kernel's, at {rip}")]
@@ -182,7 +182,7 @@ pub enum Untold {
     /// The list of tasks leads nowhere, or has no end.
     #[error("the kernel's list of tasks cannot be followed to its end")]
     Tasks,
-    /// A task's stack is in the direct map of all memory, or not every one's place is known.
+    /// A task's stack is in the direct map of all memory.
     #[error("the stack of the task at {task} lies among other memory")]
     Mixed {
         /// Its `task_struct`.
@@ -197,7 +197,7 @@ pub enum Untold {
     /// The guest has probes of its own, or it cannot be told.
     #[error("the kernel has kprobes of its own, or its list of them cannot be read")]
     Kprobes,
-    /// Page tables or the words that say what is where do not make sense.
+    /// A table is not there, or there is no end to them.
     #[error("the kernel's page tables cannot be followed")]
     Tables,
 }
@@ -268,9 +268,15 @@ pub trait Introspection: Debug + Send {
     /// Where there may be what a guest that is stopped with these registers still returns by.
     fn returns(&self, memory: &dyn PhysicalMemory, vcpus: &[VcpuRegisters]) -> Returns;
 
-    /// More parts of its memory, sorted and without overlap, by which it does not return: of stacks what lies beside return
-    /// addresses. That is more work, milliseconds in which the guest is stopped, so it is asked when something was found.
-    fn beside_returns(&self, memory: &dyn PhysicalMemory, vcpus: &[VcpuRegisters]) -> Vec<Region>;
+    /// More parts of its memory, sorted and without overlap, by which it does not return: of the stacks on which `places` lie,
+    /// what lies beside return addresses. That is more work, milliseconds in which the guest is stopped, so it is asked when
+    /// something was found.
+    fn beside_returns(
+        &self,
+        memory: &dyn PhysicalMemory,
+        vcpus: &[VcpuRegisters],
+        places: &[Gpa],
+    ) -> Vec<Region>;
 
     /// The cgroup at this path, in the one hierarchy of all.
     ///

@@ -43,7 +43,7 @@ use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use call_ring::{Continues, SharedCallRing};
@@ -150,8 +150,29 @@ impl SharedDrain {
         self.read_rings();
     }
 
+    /// A round out of turn, after the one that is being made; none if what that writes stands.
+    fn round_out_of_turn(&self) {
+        let rest = self.ask().ring_clock().host().rest;
+        loop {
+            let round = match self.round.try_lock() {
+                Ok(round) => round,
+                Err(TryLockError::Poisoned(round)) => round.into_inner(),
+                Err(TryLockError::WouldBlock) if self.stands() => return,
+                Err(TryLockError::WouldBlock) => {
+                    rest(LET_GO_REST);
+                    continue;
+                }
+            };
+            self.round_of(&round, None);
+            return;
+        }
+    }
+
     fn round_with(&self, patience: Option<Patience>) -> usize {
-        let _round = lock(&self.round);
+        self.round_of(&lock(&self.round), patience)
+    }
+
+    fn round_of(&self, _round: &MutexGuard<'_, ()>, patience: Option<Patience>) -> usize {
         self.hands.begin(self.rings(), patience);
         self.read_rings();
         let mut count = self.hands.end();
@@ -427,9 +448,10 @@ impl Polled {
         self.drain.ask()
     }
 
-    /// Makes a round out of turn: who listens has been told of what was recorded by now. Waits for what is being written.
+    /// Makes a round out of turn: who listens has been told of what was recorded by now. Waits for what is being written, unless
+    /// that stands.
     pub fn round(&self) {
-        self.drain.round();
+        self.drain.round_out_of_turn();
     }
 
     /// Nobody is led to the rings any more.

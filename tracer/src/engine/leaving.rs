@@ -213,7 +213,8 @@ fn inside(
     // With more than that the window stays, whatever the kernel says of some.
     let are_all = found.words > 0 && found.words == places.len() as u64;
     if let Some(kernel) = kernel.filter(|_| are_all) {
-        let beside = kernel.beside_returns(&target, target.vcpus());
+        let at: Vec<Gpa> = places.iter().map(|(at, _)| *at).collect();
+        let beside = kernel.beside_returns(&target, target.vcpus(), &at);
         places.retain(|(at, _)| !is_in(&beside, *at));
         found.words = places.len() as u64;
         found.first = places.first().copied();
@@ -310,7 +311,12 @@ mod tests {
             self.0.clone()
         }
 
-        fn beside_returns(&self, _: &dyn PhysicalMemory, _: &[VcpuRegisters]) -> Vec<Region> {
+        fn beside_returns(
+            &self,
+            _: &dyn PhysicalMemory,
+            _: &[VcpuRegisters],
+            _: &[Gpa],
+        ) -> Vec<Region> {
             self.1.clone()
         }
 
@@ -447,8 +453,8 @@ mod tests {
         );
         assert_eq!(
             found.to_string(),
-            "2 words of its memory (the first one, at 0x400040, holds 0xffffffffb0000000; all of it was looked through: what is \
-             known of this kernel does not say where its stacks are)"
+            "2 words of its memory (the first one, at 0x400040, holds 0xffffffffb0000000; all of it was looked through: nothing \
+             says where this kernel has its stacks)"
         );
         let told = Inside {
             untold: None,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use image::TextRange;
-use terms::addr::Gva;
+use terms::addr::{Gpa, Gva};
 use terms::region::Region;
 
 use super::kernel::{InitState, Kernel};
@@ -11,6 +11,7 @@ use super::kernel_view::KernelView;
 use super::kprobes::in_the_way;
 use super::module;
 use super::module::ModuleLayout;
+use super::stacks::Look;
 use crate::current_task::Cgroup;
 use crate::introspection::{
     CgroupError, Contents, Introspection, KprobesError, Loaded, ModuleError, Returns, TaskList,
@@ -112,7 +113,12 @@ impl Introspection for Kernel {
         stacks.returns(memory, tasks, has_kprobes, vcpus)
     }
 
-    fn beside_returns(&self, memory: &dyn PhysicalMemory, vcpus: &[VcpuRegisters]) -> Vec<Region> {
+    fn beside_returns(
+        &self,
+        memory: &dyn PhysicalMemory,
+        vcpus: &[VcpuRegisters],
+        places: &[Gpa],
+    ) -> Vec<Region> {
         let known = self.stacks.as_ref().zip(self.tasks.as_ref());
         let orc = self.orc.as_ref().and_then(|orc| orc.read(memory).ok());
         let Some(((stacks, tasks), orc)) = known.zip(orc) else {
@@ -121,7 +127,8 @@ impl Introspection for Kernel {
         let modules = self.modules(memory, &[stacks.image]).unwrap_or_default();
         let modules: Vec<Module> = modules.into_iter().map(|one| one.module).collect();
         let orc = orc.and(memory, &modules);
-        stacks.beside_returns(memory, tasks, &orc, &modules, vcpus)
+        let look = Look::new(stacks, memory, tasks, vcpus);
+        look.beside_returns(&orc, &modules, places)
     }
 
     fn cgroup(&self, memory: &dyn PhysicalMemory, path: &str) -> Result<Cgroup, CgroupError> {

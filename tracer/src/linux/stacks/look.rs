@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use image::TextRange;
-use terms::addr::Gva;
+use terms::addr::{Gpa, Gva};
 use terms::region::{Region, joined};
 
 use super::{Processors, Stacks};
@@ -11,6 +11,7 @@ use crate::introspection::Untold;
 use crate::linux::kernel_view::KernelView;
 use crate::linux::orc::Orc;
 use crate::linux::task::{TaskLayout, tasks};
+use crate::module::Module;
 use crate::paging::elsewhere::writable_outside;
 use crate::paging::{PageTableRoot, translate};
 use crate::stack::CopiedStack;
@@ -23,6 +24,8 @@ pub(super) const STACK_MIN: u64 = 16 << 10;
 const STACK_MAX: u64 = 64 << 10;
 /// `CPU_ENTRY_AREA_BASE`: what comes after the descriptors of pages, with four levels of page tables and with five.
 const ENTRIES: Gva = Gva(0xffff_fe00_0000_0000);
+/// No kernel's `entry_SYSCALL_64` has more bytes; nobody is long in what comes after it either.
+const ENTRY_BYTES: u64 = 0x400;
 /// A large page (`PMD_SIZE`).
 const LARGE_PAGE: u64 = 2 << 20;
 /// Protected mode.
@@ -53,7 +56,7 @@ impl Task {
 }
 
 /// What was found.
-pub(super) struct Look<'a> {
+pub(in crate::linux) struct Look<'a> {
     layout: &'a Stacks,
     memory: &'a dyn PhysicalMemory,
     view: View<'a>,
@@ -94,9 +97,14 @@ impl<'a> Look<'a> {
         let other = of_all().find(|(_, one)| !waits(one) && !is_ours(one));
         let elsewhere = other.filter(|_| !are_all(&ours, &view, layout.processors.as_ref()));
         let in_kernel = || ours.iter().filter(|(_, vcpu)| vcpu.cpl == 0);
-        let pointers: Vec<Gva> = in_kernel().map(|(_, vcpu)| Gva(vcpu.rsp)).collect();
-        let is_on_none =
-            |(_, vcpu): &&(usize, &VcpuRegisters)| !all.iter().any(|task| task.has(Gva(vcpu.rsp)));
+        // Where system calls enter and leave, the pointer is still, or again, whatever a program has made it.
+        let has_its_own =
+            |vcpu: &VcpuRegisters| vcpu.rip.wrapping_sub(layout.entry.0) >= ENTRY_BYTES;
+        let believed = in_kernel().filter(|(_, vcpu)| has_its_own(vcpu));
+        let pointers: Vec<Gva> = believed.map(|(_, vcpu)| Gva(vcpu.rsp)).collect();
+        let is_on_none = |(_, vcpu): &&(usize, &VcpuRegisters)| {
+            !has_its_own(vcpu) || !all.iter().any(|task| task.has(Gva(vcpu.rsp)))
+        };
         let on_none = in_kernel().find(is_on_none);
         let quiet = match (elsewhere, on_none) {
             (Some((vcpu, other)), _) => Err(Untold::Elsewhere {
@@ -113,7 +121,7 @@ impl<'a> Look<'a> {
             layout,
             memory,
             is_whole: listed.is_whole,
-            users: ours.len() - pointers.len(),
+            users: ours.len() - in_kernel().count(),
             quiet,
             view,
             tasks: all,
@@ -149,28 +157,46 @@ impl<'a> Look<'a> {
         parts
     }
 
-    /// What lies between the words by which tasks return that wait, if they all lead to `text`.
-    pub fn beside_returns(&self, orc: &Orc, text: &[TextRange]) -> Vec<Region> {
+    /// What lies on the stacks of tasks that wait beside the words by which they return, sorted and without overlap: a frame keeps room
+    /// for what it does not write in the end (`do_sys_poll` for hundreds of bytes), and there stays what was there before. Of stacks
+    /// on which some of `places` lie, and that lead through the kernel's text and that of `modules` only.
+    pub fn beside_returns(&self, orc: &Orc, modules: &[Module], places: &[Gpa]) -> Vec<Region> {
+        let of_modules = modules.iter().map(|module| module.text);
+        let text: Vec<TextRange> = of_modules.chain([self.layout.image]).collect();
         let mut parts = Vec::new();
-        for task in &self.tasks {
-            if let State::Waits(pointer) = self.state(*task)
-                && let Some(slots) = self.slots(*task, pointer, orc, text)
+        for task in self.tasks.iter().filter(|task| !self.keeps(**task)) {
+            let State::Waits(pointer) = self.state(*task) else {
+                continue;
+            };
+            let end = task.stack.wrapping_add(STACK_MIN);
+            let mut all = Vec::new();
+            self.add(pointer, end, &mut all);
+            let is_on_it = |at: &Gpa| all.iter().any(|part| part.holds(*at, 8));
+            if places.iter().any(is_on_it)
+                && let Some(slots) = self.slots(pointer, end, orc, &text)
             {
-                let mut start = task.stack;
+                let mut start = pointer;
                 for slot in slots {
                     self.add(start, slot, &mut parts);
                     start = slot.wrapping_add(8);
                 }
-                self.add(start, task.stack.wrapping_add(STACK_MIN), &mut parts);
+                self.add(start, end, &mut parts);
             }
         }
-        parts
+        joined(parts)
     }
 
     /// Where on the stack of a task that waits lies what it returns by, ascending.
-    fn slots(&self, task: Task, pointer: Gva, orc: &Orc, text: &[TextRange]) -> Option<Vec<Gva>> {
-        let end = task.stack.wrapping_add(STACK_MIN);
-        let mut bytes = vec![0; usize::try_from(end.0 - pointer.0).ok()?];
+    pub(super) fn slots(
+        &self,
+        pointer: Gva,
+        end: Gva,
+        orc: &Orc,
+        text: &[TextRange],
+    ) -> Option<Vec<Gva>> {
+        // What ends where addresses do is no stack.
+        let length = end.0.checked_sub(pointer.0)?;
+        let mut bytes = vec![0; usize::try_from(length).ok()?];
         self.view.read(pointer, &mut bytes).ok()?;
         let mut stack = CopiedStack {
             at: Gva(0),
@@ -204,11 +230,7 @@ impl<'a> Look<'a> {
         if let Some(Task { at: task, .. }) = self.tasks.iter().find(is_mixed).copied() {
             return Err(Untold::Mixed { task });
         }
-        let keeps = |task: &&Task| {
-            let kept = self.layout.kept.iter();
-            let mut words = kept.map(|offset| word(&self.view, task.at.wrapping_add(*offset)));
-            !words.all(|word| word == Ok(Gva(0)))
-        };
+        let keeps = |task: &&Task| self.keeps(**task);
         if let Some(Task { at: task, .. }) = self.tasks.iter().find(keeps).copied() {
             return Err(Untold::Kept { task });
         }
@@ -250,19 +272,28 @@ impl<'a> Look<'a> {
         (range.start.0 >> 63 == 1 && range.start < range.end).then_some(range)
     }
 
+    /// Whether return addresses of it are kept elsewhere than on its stack.
+    fn keeps(&self, task: Task) -> bool {
+        let kept = self.layout.kept.iter();
+        let mut words = kept.map(|offset| word(&self.view, task.at.wrapping_add(*offset)));
+        !words.all(|word| word == Ok(Gva(0)))
+    }
+
+    /// Its own word says whether it executes: a pointer to its stack may be another task's mistake, or malice.
     fn state(&self, task: Task) -> State {
         let pointers = self.pointers.iter().filter(|pointer| task.has(**pointer));
-        if let Some(pointer) = pointers.min() {
-            return State::Runs(*pointer);
-        }
+        let pointer = pointers.min().copied();
         let mut on_cpu = [0; 4];
         let layout = self.layout;
         let read = self
             .view
             .read(task.at.wrapping_add(layout.on_cpu), &mut on_cpu);
-        match (read, word(&self.view, task.at.wrapping_add(layout.pointer))) {
-            (Ok(()), _) if on_cpu != [0; 4] => State::Executes,
-            (Ok(()), Ok(pointer)) if task.has(pointer) => State::Waits(pointer),
+        let executes = on_cpu != [0; 4];
+        let own = word(&self.view, task.at.wrapping_add(layout.pointer));
+        match (read, pointer, own) {
+            (Ok(()), Some(pointer), _) if executes => State::Runs(pointer),
+            (Ok(()), None, _) if executes => State::Executes,
+            (Ok(()), None, Ok(own)) if task.has(own) => State::Waits(own),
             _ => State::Unknown,
         }
     }
@@ -321,10 +352,7 @@ fn are_all(
     view: &View<'_>,
     processors: Option<&Processors>,
 ) -> bool {
-    let bases = processors.and_then(|processors| {
-        let bases = processors.per_cpu.bases_in(view, processors.started?);
-        bases.ok().filter(|bases| !bases.is_empty())
-    });
+    let bases = processors.and_then(|processors| processors.started(view));
     bases.is_some_and(|bases| {
         let is_one_of_them = |base: u64| bases.contains(&Gva(base));
         let found = vcpus.iter().filter(|(_, vcpu)| {
@@ -334,13 +362,24 @@ fn are_all(
     })
 }
 
-/// The idle tasks of all processors, of which only the first is in the list.
+/// The idle tasks of all processors that were started, of which only the first is in the list. Those of others are said to execute before
+/// they ever have (`init_idle`, kernel/sched/core.c).
 fn idle(view: &View<'_>, processors: Option<&Processors>, list: &TaskLayout) -> Vec<Task> {
     let Some(processors) = processors else {
         return Vec::new();
     };
-    let places = processors.per_cpu.each(view, processors.idle);
-    let places = places.unwrap_or_default().into_iter();
+    let places = match processors.started(view) {
+        Some(mut bases) => {
+            let place = |base: &mut Gva| *base = base.wrapping_add(processors.idle.0);
+            bases.iter_mut().for_each(place);
+            bases
+        }
+        None => {
+            let places = processors.per_cpu.each(view, processors.idle);
+            places.unwrap_or_default()
+        }
+    };
+    let places = places.into_iter();
     let found = places.filter_map(|place| {
         let at = word(view, place).ok()?;
         let stack = word(view, at.wrapping_add(list.stack)).ok()?;

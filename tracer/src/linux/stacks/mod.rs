@@ -25,16 +25,14 @@ use debuginfo::btf::Btf;
 use image::TextRange;
 use image::symbol::SymbolTable;
 use terms::addr::Gva;
-use terms::region::{Region, joined};
+use terms::region::joined;
 
 use super::kernel_view::ENTRY;
-use super::orc::Orc;
 use super::per_cpu::PerCpu;
 use super::task::TaskLayout;
 use crate::introspection::{Returns, Untold};
-use crate::module::Module;
-use crate::target::{PhysicalMemory, VcpuRegisters};
-use look::Look;
+use crate::target::{PhysicalMemory, TargetMemory, VcpuRegisters};
+pub(in crate::linux) use look::Look;
 
 /// What in a task says that its return addresses are kept elsewhere than on its stack, by the function graph, kretprobes and what
 /// replaced those: 0 while none are. A kernel without one of them does not do that.
@@ -66,7 +64,7 @@ pub struct Stacks {
 pub struct Processors {
     /// Where they have it.
     pub per_cpu: PerCpu,
-    /// `cpus_booted_once_mask`, which they have in common: those that have ever executed the kernel. There can be more vCPUs: ones
+    /// `cpus_booted_once_mask`, which they have in common: those that were ever told to be there (`notify_cpu_starting`). There can be more vCPUs: ones
     /// that the kernel was told not to start (`maxcpus=1`), or that did not come up in time, stay where the firmware has left them.
     pub started: Option<Gva>,
     /// `idle_threads`: its idle task.
@@ -116,25 +114,13 @@ impl Stacks {
     }
 }
 
-impl Stacks {
-    /// What lies on the stacks of tasks that wait beside the words by which they return, sorted and without overlap: a frame keeps room
-    /// for what it does not write in the end (`do_sys_poll` for hundreds of bytes), and there stays what was there before.
-    pub(crate) fn beside_returns(
-        &self,
-        memory: &dyn PhysicalMemory,
-        tasks: &TaskLayout,
-        orc: &Orc,
-        modules: &[Module],
-        vcpus: &[VcpuRegisters],
-    ) -> Vec<Region> {
-        let look = Look::new(self, memory, tasks, vcpus);
-        let of_modules = modules.iter().map(|module| module.text);
-        let text: Vec<TextRange> = of_modules.chain([self.image]).collect();
-        joined(look.beside_returns(orc, &text))
-    }
-}
-
 impl Processors {
+    /// The GS bases of those that were ever started, if the kernel says that of any.
+    fn started(&self, view: &impl TargetMemory) -> Option<Vec<Gva>> {
+        let bases = self.per_cpu.bases_in(view, self.started?);
+        bases.ok().filter(|bases| !bases.is_empty())
+    }
+
     fn find(btf: &Btf<'_>, symbols: &SymbolTable) -> Option<Self> {
         let symbol = |name| symbols.address_of(name);
         // From 6.2 to 6.14 it is with other things in one struct.

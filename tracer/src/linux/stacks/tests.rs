@@ -5,6 +5,7 @@ use super::*;
 use crate::linux::orc::tests::{TEXT, usual};
 use crate::linux::task::testing::{AREA, BYTES, Guest, layout};
 use crate::mock::Rights;
+use crate::module::Module;
 
 const IMAGE: u64 = 0xffff_ffff_8100_0000;
 /// The kernel's variables, after its text.
@@ -321,15 +322,15 @@ fn a_vcpu_on_which_the_kernel_has_never_run_does_not_return_to_it() {
     linux.vcpus[0].cpl = 3;
     linux.vcpus[0].gs_base = 0x1000;
     assert_eq!(linux.live(&words), NONE);
+    let elsewhere = Untold::Elsewhere {
+        vcpu: 2,
+        rip: Gva(0xf_d0c5),
+    };
     // One that is just being started, or of which it is not known whose it is, is none that is looked for.
     for base in [PER_CPU + 0x1000, 0] {
         linux.vcpus.clone_from(&quiet);
         linux.vcpus[0].gs_base = base;
         assert_eq!(linux.live(&words), words);
-        let elsewhere = Untold::Elsewhere {
-            vcpu: 2,
-            rip: Gva(0xf_d0c5),
-        };
         assert_eq!(linux.returns(false).within, Err(elsewhere));
     }
     linux.vcpus = quiet;
@@ -337,12 +338,72 @@ fn a_vcpu_on_which_the_kernel_has_never_run_does_not_return_to_it() {
     for mask in [0b111, 0] {
         linux.guest.word(DATA + 0x60, mask);
         assert_eq!(linux.live(&words), words, "{mask:#b}");
+        assert_eq!(linux.returns(false).within, Err(elsewhere), "{mask:#b}");
     }
     linux.guest.word(DATA + 0x60, 0b11);
     for started in [None, Some(Gva(0x1234_0000_0000))] {
         linux.stacks.processors.as_mut().unwrap().started = started;
         assert_eq!(linux.live(&words), words, "{started:?}");
     }
+}
+
+/// A program can make its stack pointer whatever it likes, and call the kernel.
+#[test]
+fn a_pointer_of_a_program_s_making_frees_nobody_s_stack() {
+    let mut linux = Linux::new();
+    let entry = linux.stacks.entry.0;
+    let top = stack(SLEEPS) + 0x3f00;
+    for rip in [entry, entry + 0x3ff] {
+        linux.vcpus[0].rip = rip;
+        for pointer in [top, stack(RUNS) + 0x3f00] {
+            linux.vcpus[0].rsp = pointer;
+            assert!(linux.lives(pointer - 8), "{rip:#x} {pointer:#x}");
+            let on_none = Untold::OnNoStack {
+                vcpu: 0,
+                rsp: Gva(pointer),
+            };
+            assert_eq!(linux.returns(false).within, Err(on_none));
+        }
+    }
+    // And wherever else: who waits has said where.
+    linux.vcpus[0].rip = entry + 0x400;
+    linux.vcpus[0].rsp = top;
+    assert!(linux.lives(top - 8));
+    linux.vcpus[0].rsp = stack(RUNS) + 0x3f00;
+    assert!(!linux.lives(stack(RUNS) + 0x3ef8));
+}
+
+#[test]
+fn a_stack_that_ends_where_addresses_do_is_nobodys() {
+    let mut linux = Linux::new();
+    linux.guest.word(task(SLEEPS) + 0x40, 0xffff_ffff_ffff_e000);
+    linux
+        .guest
+        .word(task(SLEEPS) + POINTER, 0xffff_ffff_ffff_f000);
+    let tasks = layout(&linux.guest.0);
+    let look = Look::new(&linux.stacks, &linux.guest.0, &tasks, &linux.vcpus);
+    assert_eq!(look.beside_returns(&usual(), &[], &[Gpa(0)]), []);
+    let (pointer, end) = (Gva(0xffff_ffff_ffff_f000), Gva(0x2000));
+    assert_eq!(look.slots(pointer, end, &usual(), &[]), None);
+}
+
+/// The kernel says of an idle task that it executes, before it ever has.
+#[test]
+fn a_processor_that_was_never_started_has_nobody_in_ring_3() {
+    let mut linux = Linux::new();
+    const NEVER: u64 = 6;
+    linux.map(PER_CPU + 0x1000, 1);
+    linux.map(stack(NEVER), 4);
+    linux.guest.word(DATA + 0x110, PER_CPU + 0x1000);
+    linux.guest.word(PER_CPU + 0x1000 + IDLE, task(NEVER));
+    linux.guest.word(task(NEVER) + 0x40, stack(NEVER));
+    linux.guest.word(task(NEVER) + ON_CPU, 1);
+    linux.vcpus[0].cpl = 3;
+    linux.vcpus[0].rsp = 0x7ffc_0000_0000;
+    let top = stack(RUNS) + 0x3f00;
+    assert!(!linux.lives(top));
+    linux.guest.word(DATA + 0x60, 0b111);
+    assert!(linux.lives(top));
 }
 
 /// What [`SLEEPS`] leaves at its pointer, which leads to what follows a call that is its function's first instruction; then that
@@ -364,28 +425,37 @@ fn sleep(linux: &mut Linux) -> [u64; 3] {
     slots
 }
 
-/// The words of a sleeping task's stack that do not lie beside what it returns by.
+/// The words that a sleeping task's stack has in use.
+fn in_use() -> Vec<u64> {
+    (0x1230 / 8..0x800)
+        .map(|word| stack(SLEEPS) + 8 * word)
+        .collect()
+}
+
+/// Those of them that do not lie beside what it returns by.
 fn on_the_way(linux: &Linux, modules: &[Module]) -> Vec<u64> {
     let tasks = layout(&linux.guest.0);
-    let stacks = &linux.stacks;
-    let beside = stacks.beside_returns(&linux.guest.0, &tasks, &usual(), modules, &linux.vcpus);
-    let all = (0..0x800).map(|word| stack(SLEEPS) + 8 * word);
+    let look = Look::new(&linux.stacks, &linux.guest.0, &tasks, &linux.vcpus);
+    let places = [linux.physical(stack(SLEEPS) + 0x3000)];
+    let beside = look.beside_returns(&usual(), modules, &places);
     let lies = |at: &u64| beside.iter().any(|part| part.holds(linux.physical(*at), 8));
+    let all = in_use().into_iter();
     all.filter(|at| !lies(at)).collect()
 }
 
 #[test]
 fn a_task_that_waits_returns_by_its_return_addresses_only() {
     let mut linux = Linux::new();
-    let all: Vec<u64> = (0..0x800).map(|word| stack(SLEEPS) + 8 * word).collect();
+    let all = in_use();
     // Its stack makes no sense yet.
     assert_eq!(on_the_way(&linux, &[]), all);
     let slots = sleep(&mut linux);
     assert_eq!(on_the_way(&linux, &[]), slots);
     // Those of tasks that execute are none of it.
     let tasks = layout(&linux.guest.0);
-    let stacks = &linux.stacks;
-    let beside = stacks.beside_returns(&linux.guest.0, &tasks, &usual(), &[], &linux.vcpus);
+    let look = Look::new(&linux.stacks, &linux.guest.0, &tasks, &linux.vcpus);
+    let places = [SLEEPS, RUNS, IDLES].map(|number| linux.physical(stack(number) + 0x3ff8));
+    let beside = look.beside_returns(&usual(), &[], &places);
     for number in [RUNS, IDLES] {
         let top = linux.physical(stack(number) + 0x3ff8);
         assert!(!beside.iter().any(|part| part.holds(top, 8)), "{number}");
@@ -398,6 +468,10 @@ fn a_task_that_waits_returns_by_its_return_addresses_only() {
     linux.vcpus[0].rsp = stack(SLEEPS) + 0x1230;
     assert_eq!(on_the_way(&linux, &[]), all);
     linux.vcpus = vcpus;
+    // Its return addresses are kept elsewhere.
+    linux.guest.word(task(SLEEPS) + KEPT, HEAP);
+    assert_eq!(on_the_way(&linux, &[]), all);
+    linux.guest.word(task(SLEEPS) + KEPT, 0);
     // Somebody's text is on the way: ours, for one. Each of the words matters, also where the kernel's own tables would lead on.
     let inside = [TEXT + 0x1000_0040, TEXT + 0x1000_0140, TEXT + 0x1000_0290];
     for (slot, to) in slots.into_iter().zip(inside) {
@@ -420,8 +494,13 @@ fn a_task_that_waits_returns_by_its_return_addresses_only() {
         },
     };
     assert_eq!(on_the_way(&linux, &[module]), slots);
-    // It ends where nothing is known.
     linux.stacks.image.end = Gva(IMAGE + 0x10_0000);
+    // Nobody has asked about it.
+    let tasks = layout(&linux.guest.0);
+    let look = Look::new(&linux.stacks, &linux.guest.0, &tasks, &linux.vcpus);
+    let elsewhere = [linux.physical(stack(SLEEPS)), linux.physical(FIRST)];
+    assert_eq!(look.beside_returns(&usual(), &[], &elsewhere), []);
+    // It ends where nothing is known.
     linux.guest.word(slots[2], TEXT + 0x500);
     assert_eq!(on_the_way(&linux, &[]), all);
 }
