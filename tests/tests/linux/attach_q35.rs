@@ -85,6 +85,17 @@ fn all_functions(shell: &mut Shell, client: &mut Client, line: &str) {
     client.call("stop", json!({}));
 }
 
+/// Traces all functions while `line` is done, and lets go: nothing is left, and the guest does `after`.
+fn leaves_nothing(mut shell: Shell, line: &str, after: &str) {
+    let ended = attached(&mut shell, |shell, client, _| {
+        all_functions(shell, client, line)
+    });
+    assert_eq!(windows(&shell), 0, "{ended}");
+    shell.does(after);
+    shell.qemu.type_text("exit\n");
+    let _ = shell.qemu.end();
+}
+
 /// `syscalls` calls this, and nothing else does.
 const FUNCTION: &str = "__x64_sys_sched_get_priority_max";
 const CALLS: u64 = 3210;
@@ -127,27 +138,15 @@ fn a_linux_of_a_usual_machine_is_traced_in_every_way_and_let_go_as_it_was() {
     // All there are, which nobody counts. An interrupt of a stub leaves its address on a stack, and calls that are noted down
     // leave it anywhere: its kernel returns by none of them.
     let work = format!("syscalls {CALLS}");
-    let ended = attached(&mut shell, |shell, client, _| {
-        all_functions(shell, client, &work)
-    });
-    assert_eq!(windows(&shell), 0, "{ended}");
-    shell.does(&work);
-    shell.qemu.type_text("exit\n");
-    let _ = shell.qemu.end();
+    leaves_nothing(shell, &work, &work);
 }
 
 #[test]
 fn a_linux_that_has_not_started_a_vcpu_of_the_machine_s_is_let_go_as_it_was() {
     // The firmware has halted it in protected mode, and nothing comes back from there.
-    let mut shell = Shell::start_of(&linux().0, "maxcpus=1");
+    let shell = Shell::start_of(&linux().0, "maxcpus=1");
     let work = format!("syscalls {CALLS}");
-    let ended = attached(&mut shell, |shell, client, _| {
-        all_functions(shell, client, &work)
-    });
-    assert_eq!(windows(&shell), 0, "{ended}");
-    shell.does(&work);
-    shell.qemu.type_text("exit\n");
-    let _ = shell.qemu.end();
+    leaves_nothing(shell, &work, &work);
 }
 
 /// A frame has room for what it does not write, that of `poll` for hundreds of bytes. In a kernel that does not clear it there stay
@@ -158,15 +157,9 @@ fn tasks_that_wait_for_as_long_as_they_like_keep_nothing_of_ours() {
                            until [ $(cat /proc/[0-9]*/stat | grep -c '(sh) S') -ge 11 ]; do :; done";
     let mut all = kernels(Some("suite")).into_iter();
     let old = all.find(|kernel| kernel.name == "old").unwrap();
-    let mut shell = Shell::start_of(&old.image(), &old.boots_with);
+    let shell = Shell::start_of(&old.image(), &old.boots_with);
     let work = format!("syscalls {CALLS}; ls / | cat > /dev/null");
-    let ended = attached(&mut shell, |shell, client, _| {
-        all_functions(shell, client, &format!("{WAITING}; {work}"));
-    });
-    assert_eq!(windows(&shell), 0, "{ended}");
-    shell.does(&work);
-    shell.qemu.type_text("exit\n");
-    let _ = shell.qemu.end();
+    leaves_nothing(shell, &format!("{WAITING}; {work}"), &work);
 }
 
 #[test]
