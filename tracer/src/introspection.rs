@@ -171,7 +171,7 @@ pub enum Untold {
         /// Where.
         rip: Gva,
     },
-    /// A vCPU executes the kernel, on the stack of an interrupt or of a task that ends.
+    /// A vCPU executes the kernel, on the stack of an interrupt or of a task that ends, or where it may still have a program's.
     #[error("vCPU {vcpu} is on no stack of a task, at {rsp}")]
     OnNoStack {
         /// Which one.
@@ -269,8 +269,7 @@ pub trait Introspection: Debug + Send {
     fn returns(&self, memory: &dyn PhysicalMemory, vcpus: &[VcpuRegisters]) -> Returns;
 
     /// More parts of its memory, sorted and without overlap, by which it does not return: of the stacks on which `places` lie,
-    /// what lies beside return addresses. That is more work, milliseconds in which the guest is stopped, so it is asked when
-    /// something was found.
+    /// what lies beside return addresses. That is more work while the guest is stopped, so it is asked when something was found.
     fn beside_returns(
         &self,
         memory: &dyn PhysicalMemory,

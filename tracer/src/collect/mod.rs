@@ -43,13 +43,13 @@ use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use call_ring::{Continues, SharedCallRing};
 use drain::Drain;
 use hands::Hands;
-use looks::{AllLooks, lock};
+use looks::{AllLooks, lock, lock_free};
 use output::{Output, Written};
 use standing::Standing;
 use status::WaitStatus;
@@ -150,29 +150,23 @@ impl SharedDrain {
         self.read_rings();
     }
 
-    /// A round out of turn, after the one that is being made; none if what that writes stands.
+    /// A round out of turn, after the one that is being made; none when what is being written stands.
     fn round_out_of_turn(&self) {
         let rest = self.ask().ring_clock().host().rest;
-        loop {
-            let round = match self.round.try_lock() {
-                Ok(round) => round,
-                Err(TryLockError::Poisoned(round)) => round.into_inner(),
-                Err(TryLockError::WouldBlock) if self.stands() => return,
-                Err(TryLockError::WouldBlock) => {
-                    rest(LET_GO_REST);
-                    continue;
-                }
-            };
-            self.round_of(&round, None);
-            return;
+        while !self.stands() {
+            if let Some(round) = lock_free(&self.round) {
+                self.round_under(&round, None);
+                return;
+            }
+            rest(LET_GO_REST);
         }
     }
 
     fn round_with(&self, patience: Option<Patience>) -> usize {
-        self.round_of(&lock(&self.round), patience)
+        self.round_under(&lock(&self.round), patience)
     }
 
-    fn round_of(&self, _round: &MutexGuard<'_, ()>, patience: Option<Patience>) -> usize {
+    fn round_under(&self, _round: &MutexGuard<'_, ()>, patience: Option<Patience>) -> usize {
         self.hands.begin(self.rings(), patience);
         self.read_rings();
         let mut count = self.hands.end();
@@ -449,7 +443,7 @@ impl Polled {
     }
 
     /// Makes a round out of turn: who listens has been told of what was recorded by now. Waits for what is being written, unless
-    /// that stands.
+    /// that stands: then none is made.
     pub fn round(&self) {
         self.drain.round_out_of_turn();
     }

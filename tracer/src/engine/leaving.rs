@@ -253,6 +253,11 @@ mod tests {
     use crate::stack::{Unwind, UnwindError};
     use crate::target::{PhysicalMemory, TextMemory, VcpuRegisters};
 
+    const STUBS: Stubs = Stubs {
+        start: Gva(0xffff_ffff_b000_0000),
+        bytes: 0x1000,
+    };
+
     /// A kernel of which nothing is known but what it returns by, and what it does not return by when it is asked once more.
     #[derive(Debug)]
     struct Known(Returns, Vec<Region>);
@@ -336,13 +341,9 @@ mod tests {
     #[test]
     fn a_word_by_which_the_kernel_does_not_return_leads_nowhere() {
         let mut target = MockTarget::new(1, 1 << 21);
-        let stubs = Stubs {
-            start: Gva(0xffff_ffff_b000_0000),
-            bytes: 0x1000,
-        };
         let words = [0x40_0000, 0x40_0ff8, 0x40_1000, 0x40_3000];
         for at in words {
-            let word = stubs.start.0.to_le_bytes();
+            let word = STUBS.start.0.to_le_bytes();
             target.write_physical(Gpa(at), &word).unwrap();
         }
         let part = |start, bytes| Region {
@@ -357,7 +358,7 @@ mod tests {
             Known(returns, Vec::new())
         };
         let found = |kernel: &Known| {
-            let found = inside(&target, stubs, Some(kernel), Leaving::Trying).unwrap();
+            let found = inside(&target, STUBS, Some(kernel), Leaving::Trying).unwrap();
             (found.words, found.first.map(|(at, _)| at.0))
         };
         assert_eq!(found(&kernel(None, &[])), (4, Some(words[0])));
@@ -382,11 +383,7 @@ mod tests {
     #[test]
     fn a_guest_that_fills_its_memory_with_addresses_of_stubs_keeps_the_window() {
         let mut target = MockTarget::new(1, 1 << 21);
-        let stubs = Stubs {
-            start: Gva(0xffff_ffff_b000_0000),
-            bytes: 0x1000,
-        };
-        let all = stubs.start.0.to_le_bytes().repeat(PLACES_MAX + 1);
+        let all = STUBS.start.0.to_le_bytes().repeat(PLACES_MAX + 1);
         target.write_physical(Gpa(0x40_0000), &all).unwrap();
         let everywhere = Region {
             start: Gpa(0x40_0000),
@@ -394,7 +391,7 @@ mod tests {
         };
         let kernel = Known(Returns::anywhere(Untold::Kprobes), vec![everywhere]);
         let found = |target: &MockTarget| {
-            let found = inside(target, stubs, Some(&kernel), Leaving::Trying).unwrap();
+            let found = inside(target, STUBS, Some(&kernel), Leaving::Trying).unwrap();
             (found.words, found.first.map(|(at, _)| at.0))
         };
         let count = PLACES_MAX as u64 + 1;
@@ -406,22 +403,18 @@ mod tests {
     #[test]
     fn a_kernel_that_may_tell_later_is_asked_later_and_at_last_all_is_looked_through() {
         let mut target = MockTarget::new(1, 1 << 21);
-        let stubs = Stubs {
-            start: Gva(0xffff_ffff_b000_0000),
-            bytes: 0x1000,
-        };
         let why = Untold::Elsewhere {
             vcpu: 1,
             rip: Gva(0x8000),
         };
         let kernel = Known(Returns::anywhere(why), Vec::new());
         let look = |target: &MockTarget, leaving| {
-            let found = inside(target, stubs, Some(&kernel), leaving).unwrap();
+            let found = inside(target, STUBS, Some(&kernel), leaving).unwrap();
             (found.is_nobody(), found.words, found.untold)
         };
         assert_eq!(look(&target, Leaving::Trying), (false, 0, None));
         assert_eq!(look(&target, Leaving::LastTry), (true, 0, Some(why)));
-        let word = stubs.start.0.to_le_bytes();
+        let word = STUBS.start.0.to_le_bytes();
         target.write_physical(Gpa(0x40_0000), &word).unwrap();
         assert_eq!(look(&target, Leaving::Trying), (false, 0, None));
         assert_eq!(look(&target, Leaving::LastTry), (false, 1, Some(why)));
@@ -430,11 +423,8 @@ mod tests {
     #[test]
     fn every_word_that_leads_to_a_stub_is_counted_and_no_other() {
         let mut target = MockTarget::new(1, 1 << 21);
-        let (start, end) = (Gva(0xffff_ffff_b000_0000), Gva(0xffff_ffff_b000_1000));
-        let bytes = end.0 - start.0;
-        let look = |target: &MockTarget| {
-            inside(target, Stubs { start, bytes }, None, Leaving::Trying).unwrap()
-        };
+        let (start, end) = (STUBS.start, STUBS.start.wrapping_add(STUBS.bytes));
+        let look = |target: &MockTarget| inside(target, STUBS, None, Leaving::Trying).unwrap();
         assert!(look(&target).is_nobody());
         let first = Gpa(0x40_0000);
         for (offset, word) in [

@@ -46,11 +46,18 @@ impl PerCpu {
         view: &impl TargetMemory,
         variable: Gva,
     ) -> Result<Vec<Gva>, MemoryError> {
-        let offsets = self.all_offsets(view)?.into_iter();
-        let filled = offsets.filter(|entry| is_offset(*entry));
-        Ok(filled
-            .map(|offset| offset.wrapping_add(variable.0))
-            .collect())
+        let bases = self.bases(view)?.into_iter();
+        Ok(bases.map(|base| base.wrapping_add(variable.0)).collect())
+    }
+
+    /// The GS bases of all processors that there can ever be.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when the list cannot be read.
+    pub(crate) fn bases(self, view: &impl TargetMemory) -> Result<Vec<Gva>, MemoryError> {
+        let mut bases = self.list(view)?;
+        bases.retain(|entry| is_offset(*entry));
+        Ok(bases)
     }
 
     /// The GS bases of the processors whose bits are set in the `cpumask_t` at `mask`.
@@ -62,17 +69,17 @@ impl PerCpu {
         view: &impl TargetMemory,
         mask: Gva,
     ) -> Result<Vec<Gva>, MemoryError> {
-        let offsets = self.all_offsets(view)?;
-        let mut bits = vec![0; offsets.len().div_ceil(64) * 8];
+        let bases = self.list(view)?;
+        let mut bits = vec![0; bases.len().div_ceil(64) * 8];
         view.read(mask, &mut bits)?;
         let of_byte = |byte: u8| (0..8).map(move |bit| byte >> bit & 1 == 1);
         let set = bits.into_iter().flat_map(of_byte);
-        let bases = offsets.into_iter().zip(set).filter(|(_, is_set)| *is_set);
-        Ok(bases.map(|(base, _)| base).collect())
+        let marked = bases.into_iter().zip(set).filter(|(_, is_set)| *is_set);
+        Ok(marked.map(|(base, _)| base).collect())
     }
 
-    /// The list, with entries that nobody has filled in.
-    fn all_offsets(self, view: &impl TargetMemory) -> Result<Vec<Gva>, MemoryError> {
+    /// The whole list, with entries that nobody has filled in.
+    fn list(self, view: &impl TargetMemory) -> Result<Vec<Gva>, MemoryError> {
         let mut count = [0; 4];
         view.read(self.count, &mut count)?;
         let count = u32::from_le_bytes(count).min(PROCESSORS_MAX);

@@ -82,7 +82,7 @@ impl OneSession<'_> {
         Ok(())
     }
 
-    /// Has what was recorded by now told to who listens, however long what is written takes.
+    /// Has what was recorded by now told to who listens, however long what is written takes; not when that stands.
     ///
     /// # Errors
     /// As of [`Self::halt_at`].

@@ -106,23 +106,20 @@ impl<'a> Look<'a> {
             !has_its_own(vcpu) || !all.iter().any(|task| task.has(Gva(vcpu.rsp)))
         };
         let on_none = in_kernel().find(is_on_none);
-        let quiet = match (elsewhere, on_none) {
-            (Some((vcpu, other)), _) => Err(Untold::Elsewhere {
-                vcpu,
-                rip: Gva(other.rip),
-            }),
-            (None, Some((vcpu, on_none))) => Err(Untold::OnNoStack {
-                vcpu: *vcpu,
-                rsp: Gva(on_none.rsp),
-            }),
-            (None, None) => Ok(()),
-        };
+        let elsewhere = elsewhere.map(|(vcpu, one)| Untold::Elsewhere {
+            vcpu,
+            rip: Gva(one.rip),
+        });
+        let on_none = on_none.map(|(vcpu, one)| Untold::OnNoStack {
+            vcpu: *vcpu,
+            rsp: Gva(one.rsp),
+        });
         Self {
             layout,
             memory,
             is_whole: listed.is_whole,
             users: ours.len() - in_kernel().count(),
-            quiet,
+            quiet: elsewhere.or(on_none).map_or(Ok(()), Err),
             view,
             tasks: all,
             pointers,
@@ -345,8 +342,9 @@ fn executes(
     its.is_some_and(|its| own.is_some_and(|(own, _)| its.physical == own))
 }
 
-/// Whether these vCPUs are all that have ever executed this kernel: whatever others execute, they do not return to it. One in ring
-/// 3 has been started; one that is just being started is not in the kernel's list yet, and is not one that is looked for.
+/// Whether these vCPUs are all that the kernel has started: whatever others execute, they do not return to it. One in ring 3 has been
+/// started. One that is just being started does not count, as the kernel's list has it a moment later only; nor is it missed, should
+/// it be in system management just then.
 fn are_all(
     vcpus: &[(usize, &VcpuRegisters)],
     view: &View<'_>,
@@ -368,20 +366,10 @@ fn idle(view: &View<'_>, processors: Option<&Processors>, list: &TaskLayout) -> 
     let Some(processors) = processors else {
         return Vec::new();
     };
-    let places = match processors.started(view) {
-        Some(mut bases) => {
-            let place = |base: &mut Gva| *base = base.wrapping_add(processors.idle.0);
-            bases.iter_mut().for_each(place);
-            bases
-        }
-        None => {
-            let places = processors.per_cpu.each(view, processors.idle);
-            places.unwrap_or_default()
-        }
-    };
-    let places = places.into_iter();
-    let found = places.filter_map(|place| {
-        let at = word(view, place).ok()?;
+    let all = || processors.per_cpu.bases(view).unwrap_or_default();
+    let bases = processors.started(view).unwrap_or_else(all).into_iter();
+    let found = bases.filter_map(|base| {
+        let at = word(view, base.wrapping_add(processors.idle.0)).ok()?;
         let stack = word(view, at.wrapping_add(list.stack)).ok()?;
         Some(Task { at, stack })
     });
