@@ -14,6 +14,8 @@ const RDX: u8 = 2;
 const RSP: u8 = 4;
 /// Structures inside each other.
 const DEPTH_MAX: u32 = 16;
+/// Types that are looked at for one value: in 16 bytes no more can be of any use.
+const TYPES_MAX: u32 = 1 << 10;
 
 /// What a value is passed as.
 enum Class {
@@ -133,7 +135,9 @@ impl Classes {
                 _ if self.is_rust && structure.slice.is_some() => Class::Integer(16),
                 _ if self.is_rust => Class::Unknown,
                 0 => Class::Unknown,
-                bytes @ 1..=16 if all_integers(types, &structure.members, 0) => {
+                bytes @ 1..=16
+                    if all_integers(types, &structure.members, 0, &mut { TYPES_MAX }) =>
+                {
                     Class::Integer(bytes)
                 }
                 1..=16 => Class::Unknown,
@@ -152,21 +156,25 @@ impl Classes {
     }
 }
 
-fn all_integers(types: &impl Types, members: &[Member], depth: u32) -> bool {
+fn all_integers(types: &impl Types, members: &[Member], depth: u32, left: &mut u32) -> bool {
     members
         .iter()
-        .all(|member| is_integer(types, member.of, depth))
+        .all(|member| is_integer(types, member.of, depth, left))
 }
 
-fn is_integer(types: &impl Types, of: TypeId, depth: u32) -> bool {
-    if depth > DEPTH_MAX {
+/// Whether it is, as far as `left` types say.
+fn is_integer(types: &impl Types, of: TypeId, depth: u32, left: &mut u32) -> bool {
+    if depth > DEPTH_MAX || *left == 0 {
         return false;
     }
+    *left -= 1;
     match types.shape_of(of) {
         Some(Shape::Number { .. } | Shape::Pointer(_)) => true,
-        Some(Shape::Structure(structure)) => all_integers(types, &structure.members, depth + 1),
+        Some(Shape::Structure(structure)) => {
+            all_integers(types, &structure.members, depth + 1, left)
+        }
         Some(Shape::Array { of, count }) => {
-            count.is_some_and(|count| count <= 16) && is_integer(types, of, depth + 1)
+            count.is_some_and(|count| count <= 16) && is_integer(types, of, depth + 1, left)
         }
         _ => false,
     }

@@ -56,7 +56,7 @@ pub fn restore(
     let (mut places, mut others) = (0, 0);
     for entry in told
         .journal
-        .map_or(Ok(Vec::new()), |at| journal::read(target, at))?
+        .map_or(Ok(Vec::new()), |at| journal::read(target, region, at))?
     {
         let found = entry.original.like(|bytes| target.read(entry.at, bytes));
         match found {

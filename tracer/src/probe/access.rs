@@ -223,16 +223,8 @@ impl Evaluator<'_> {
         if let (Place::Value(_) | Place::Pieces(_), Some(Shape::Array { .. })) =
             (&array.place, self.shape(&array)?)
         {
-            let Expression::Constant(number) = index_value else {
-                return Err(wrong(
-                    &of.text,
-                    "is in registers: its elements have fixed numbers only",
-                ));
-            };
-            let before = number
-                .checked_mul(8 * size)
-                .and_then(|bits| array.place.part(bits));
-            return Ok(Typed::new(to, before.ok_or_else(|| huge(&of.text))?));
+            let place = in_registers(&array.place, &index_value, size, &of.text)?;
+            return Ok(Typed::new(to, place));
         }
         let (start, _) = self.value(&array, &of.text)?;
         let at = match index_value {
@@ -278,4 +270,22 @@ impl Evaluator<'_> {
 
 fn huge(text: &str) -> ProbeError {
     wrong(text, "is larger than anything that can be")
+}
+
+/// Where the element with this number lies of an array that registers hold, `size` bytes each.
+fn in_registers(
+    array: &Place,
+    number: &Expression,
+    size: u64,
+    text: &str,
+) -> Result<Place, ProbeError> {
+    let Expression::Constant(number) = number else {
+        let why = "is in registers: its elements have fixed numbers only";
+        return Err(wrong(text, why));
+    };
+    let bits = size.checked_mul(8);
+    let before = bits.and_then(|bits| number.checked_mul(bits));
+    before
+        .and_then(|bits| array.part(bits))
+        .ok_or_else(|| huge(text))
 }

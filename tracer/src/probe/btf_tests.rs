@@ -123,6 +123,43 @@ fn parameters_are_where_the_calling_convention_says() {
     );
 }
 
+/// What a kernel says of its types that is read out of the memory of a guest: one parameter of `vfs_open`, of this type.
+fn said_of(types: impl FnOnce(&mut Builder) -> u32) -> Vec<u8> {
+    let mut btf = Builder::new();
+    let of = types(&mut btf);
+    let name = btf.string("path");
+    let open = btf.add("", 13, 1, 0, &[name, of]);
+    btf.add("vfs_open", 12, 1, open, &[]);
+    btf.build()
+}
+
+#[test]
+fn elements_of_any_size_are_refused() {
+    let section = said_of(|btf| {
+        let huge = btf.structure("huge", u32::MAX, &[]);
+        let fifteen = btf.array(huge, 15);
+        let element = (0..7).fold(fifteen, |of, _| btf.array(of, 16));
+        let two = btf.array(element, 2);
+        btf.structure("s", 16, &[("m", two, 0)])
+    });
+    for element in ["path.m[0]", "path.m[1]"] {
+        values(&section, &format!("vfs_open {element}")).unwrap_err();
+    }
+}
+
+/// Eight to the power of fifteen members, if they were all looked at.
+#[test]
+fn structures_within_each_other_come_to_an_end() {
+    let section = said_of(|btf| {
+        let long = btf.int("long", 8);
+        let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+        (0..15).fold(long, |of, _| {
+            btf.structure("s", 16, &names.map(|name| (name, of, 0)))
+        })
+    });
+    values(&section, "vfs_open path.a").unwrap_err();
+}
+
 /// Where a number of 32 bits lies, with its sign.
 fn int(address: Expression) -> Expression {
     Expression::Load {

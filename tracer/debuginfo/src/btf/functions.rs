@@ -14,6 +14,8 @@ use crate::{Member, Shape, Structure, TypeId};
 /// Bits of an integer's description that say how it is shown.
 const SIGNED: u32 = 1 << 24;
 const BOOL: u32 = 4 << 24;
+/// All names together may be this many times as long as the section.
+const NAMES_PER_SECTION: usize = 4;
 
 /// Functions by name, and their types.
 #[derive(Debug)]
@@ -41,6 +43,8 @@ impl Functions {
     /// A [`BtfError`] that says what is wrong with it.
     pub fn read(bytes: Vec<u8>) -> Result<Self, BtfError> {
         let types = Types::parse(&bytes)?;
+        let limit = bytes.len().saturating_mul(NAMES_PER_SECTION);
+        let mut total = 0_usize;
         let (mut by_name, mut structures, mut variables) =
             (HashMap::new(), HashMap::new(), HashMap::new());
         for id in 1..=u32::try_from(types.len()).unwrap_or(u32::MAX) {
@@ -55,6 +59,10 @@ impl Functions {
             };
             let name = types.string(found.name).map(std::str::from_utf8);
             if let Some(Ok(name)) = name.filter(|name| *name != Ok("")) {
+                total = total.saturating_add(name.len());
+                if total > limit {
+                    return Err(BtfError::Names { limit });
+                }
                 into.entry(name.into()).or_insert(of);
             }
         }

@@ -34,6 +34,12 @@ pub enum BtfError {
         /// Number of the type.
         id: u32,
     },
+    /// Names that together are far longer than the section.
+    #[error("damaged BTF: its names together are longer than {limit} bytes")]
+    Names {
+        /// The most that is accepted.
+        limit: usize,
+    },
     /// A type that ends past the end.
     #[error("damaged BTF: type {id} is cut off")]
     Cut {

@@ -1,3 +1,4 @@
+use super::functions::Functions;
 use super::testing::Builder;
 use super::{Btf, BtfError, Field};
 
@@ -70,6 +71,33 @@ fn types_that_contain_themselves_end() {
     for path in ["alias", "array", "array[1]", "deep"] {
         assert_eq!(btf.field("all", path), None, "{path}");
     }
+}
+
+/// Names may share their ends: of one long one each of many structures can have another part.
+#[test]
+fn names_are_no_longer_than_a_kernel_s_and_together_not_far_longer_than_their_section() {
+    let section = |lengths: &[usize]| {
+        let mut btf = Builder::new();
+        let end = btf.string(&"x".repeat(600)) + 600;
+        for _ in lengths {
+            btf.add("", 4, 0, 0, &[]);
+        }
+        let mut section = btf.build();
+        for (index, length) in lengths.iter().enumerate() {
+            let name = end - u32::try_from(*length).unwrap();
+            let at = 24 + 12 * index;
+            section[at..at + 4].copy_from_slice(&name.to_le_bytes());
+        }
+        Functions::read(section)
+    };
+    let some = section(&[512, 513, 600, 7]).unwrap();
+    let knows = |length| some.structure(&"x".repeat(length)).is_some();
+    assert!(knows(512) && knows(7) && !knows(513) && !knows(600));
+    let many: Vec<usize> = (0..2000).map(|index| 1 + index % 512).collect();
+    let error = section(&many).unwrap_err();
+    assert!(matches!(error, BtfError::Names { .. }), "{error}");
+    let fewer: Vec<usize> = (0..2000).map(|index| 1 + index % 32).collect();
+    section(&fewer).unwrap();
 }
 
 #[test]

@@ -8,6 +8,8 @@ const MAGIC: u16 = 0xeb9f;
 const HEADER: usize = 24;
 /// Name, kind with the number of entries, size or type.
 const TYPE: usize = 12;
+/// Bytes of a name, at most (`KSYM_NAME_LEN`, include/linux/kallsyms.h).
+const NAME_MAX: usize = 512;
 
 /// What a type is, as far as it matters here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,9 +166,11 @@ impl<'a> Types<'a> {
             .find(|found| found.kind == kind && self.string(found.name) == Some(name.as_bytes()))
     }
 
-    /// The string at this offset.
+    /// The string at this offset; none that is longer than any name. Names may share their ends, so a section of a guest's making can
+    /// have a long one for each of its types.
     pub fn string(&self, offset: u32) -> Option<&'a [u8]> {
         let string = self.strings.get(offset as usize..)?;
+        let string = string.get(..=NAME_MAX).unwrap_or(string);
         string.get(..memchr::memchr(0, string)?)
     }
 }

@@ -31,6 +31,8 @@ use super::{ImageError, Symbol};
 
 /// All names together may be this many times as long as the file.
 const NAMES_PER_FILE: usize = 4;
+/// What looks like a table of tokens, in one segment: a kernel has one, and for each all before it is looked through.
+const TABLES_MAX: usize = 16;
 
 /// What became of a kernel's own symbols.
 #[derive(Debug, Default)]
@@ -48,7 +50,7 @@ pub(super) struct Read {
 pub(super) fn read(elf: &Elf<'_>, notes: &mut Vec<String>) -> Result<Read, ImageError> {
     let mut unread = None;
     for (start, bytes) in elf.loaded() {
-        for tokens in tokens::find(bytes) {
+        for tokens in tokens::find(bytes).take(TABLES_MAX) {
             match addresses(elf, start, bytes, &tokens) {
                 Ok((names, addresses)) => {
                     notes.push(format!("kallsyms: {} symbols", names.count));
@@ -94,12 +96,15 @@ fn symbols(
         let Some((letter, name)) = tokens.expand(packed) else {
             continue;
         };
-        total = total.saturating_add(name.len());
+        let symbol = nm::symbol(address, letter, &name, &text);
+        // A short name can stand for a long one of its language.
+        let both = symbol.name.len().saturating_add(symbol.display.len());
+        total = total.saturating_add(both);
         if total > limit {
             let limit = limit as u64;
             return Err(ImageError::AbsurdNames { limit });
         }
-        symbols.push(nm::symbol(address, letter, &name, &text));
+        symbols.push(symbol);
     }
     nm::demote_labels(&mut symbols);
     Ok(symbols)

@@ -11,7 +11,9 @@ const ENTRY_MIN: usize = 2;
 const ENTRY_MAX: usize = 1026;
 /// Fewer symbols than that are no kernel's.
 const COUNT_MIN: usize = 2 * STRIDE;
-/// How far before the tokens the markers can begin: 2 million symbols.
+/// And more are none's: Debian's have 200,000.
+const COUNT_MAX: usize = 2 << 20;
+/// How far before the tokens the markers can begin: with the table by name, as many symbols.
 const REACH: usize = 8 << 20;
 /// Tables begin at multiples of at most this.
 const ALIGN_MAX: usize = 8;
@@ -127,7 +129,7 @@ impl Markers {
         let end = self.start + 4 * groups;
         let by_name = aligned(end, ALIGN_MAX) + SEQUENCE * count;
         let packed = end + SEQUENCE * count;
-        count >= COUNT_MIN
+        (COUNT_MIN..=COUNT_MAX).contains(&count)
             && [end, by_name, packed]
                 .into_iter()
                 .any(|end| (end..end + ALIGN_MAX).contains(&tokens))
@@ -176,5 +178,24 @@ impl<'a> Names<'a> {
             Some(name)
         });
         all.take(self.count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_symbols_than_any_kernel_has_are_none() {
+        let ends = |count: usize| {
+            let groups = count.div_ceil(STRIDE);
+            let markers = Markers {
+                start: 0,
+                values: Vec::new(),
+            };
+            markers.ends_at(4 * groups, groups, count)
+        };
+        assert!(ends(COUNT_MIN) && ends(COUNT_MAX));
+        assert!(!ends(COUNT_MIN - 1) && !ends(COUNT_MAX + 1));
     }
 }

@@ -221,6 +221,54 @@ fn damaged_tables_are_read_or_left_alone() {
     }
 }
 
+/// A name of Rust's that is twice as long with every level of what it is about: `f` of a tuple of two tuples of two tuples.
+fn of_tuples(levels: usize, number: u64) -> String {
+    const DIGITS: &[u8; 62] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    let start = format!("INvC3abc7f{number:06}");
+    // Where the tuple within lies, from the beginning after `_R`.
+    let within = |level: usize| match start.len() + levels - level {
+        0 => String::new(),
+        at => char::from(DIGITS[at - 1]).to_string(),
+    };
+    let all = (1..=levels).fold("u".to_owned(), |of, level| {
+        format!("T{of}B{}_E", within(level - 1))
+    });
+    format!("_R{start}{all}E")
+}
+
+#[test]
+fn names_that_stand_for_far_longer_ones_are_counted_as_long() {
+    let name = of_tuples(9, 0);
+    let long = crate::symtab::demangled(&name).unwrap();
+    assert!(name.len() < 80 && long.len() > 1500, "{name} {long}");
+    let layout = layouts().next().unwrap();
+    let of = |levels| {
+        let all = (0..FUNCTIONS).map(|at| (b'T', of_tuples(levels, at), address(at)));
+        let data = tables(&all.collect::<Vec<_>>(), TEXT, layout);
+        Image::parse(&kernel(&data, false)).map(|image| image.symbols.len())
+    };
+    assert_eq!(of(2).unwrap() as u64, FUNCTIONS);
+    let error = of(9).unwrap_err();
+    assert!(matches!(error, ImageError::AbsurdNames { .. }), "{error}");
+}
+
+/// All before it is looked through for each.
+#[test]
+fn of_tables_of_tokens_that_have_no_names_not_many_are_looked_at() {
+    let layout = layouts().next().unwrap();
+    let symbols = symbols(layout);
+    let good = tables(&symbols, TEXT, layout);
+    let count = |others: usize| {
+        let mut data = tables(&symbols[..10], TEXT, layout);
+        data.resize(data.len().next_multiple_of(64), 0);
+        let data = [data.repeat(others), good.clone()].concat();
+        Image::parse(&kernel(&data, false)).unwrap().symbols.len()
+    };
+    assert_eq!(count(0), symbols.len());
+    assert_eq!(count(super::TABLES_MAX - 1), symbols.len());
+    assert_eq!(count(super::TABLES_MAX), 0);
+}
+
 /// A map of a kernel whose functions from number `from` on lie 16 bytes further.
 fn map_of_another(from: u64, banner: Option<u64>) -> String {
     let banner = banner.map(|at| (b'R', "linux_banner".to_owned(), at));

@@ -4,6 +4,7 @@
 use insn::jump::INT3;
 use terms::addr::{Gpa, Gva};
 use terms::function::FunctionId;
+use terms::region::Region;
 use terms::session_set::SessionSet;
 use terms::site::SiteBytes;
 
@@ -34,12 +35,16 @@ pub fn forget(memory: &mut (impl WindowMemory + ?Sized), at: Gpa) -> Result<(), 
     Ok(memory.write_window(at.wrapping_add(USED_AT), &[0; 8])?)
 }
 
-/// Reads the journal that somebody has left at `at`. Entries that are free, or make no sense, are left out: the guest
-/// can have written there.
+/// Reads the journal that somebody has left at `at`, in the tracing memory at `window`. Entries that are free, or make no sense, are
+/// left out: the guest can have written there.
 ///
 /// # Errors
 /// A [`JournalError`].
-pub fn read(memory: &(impl PhysicalMemory + ?Sized), at: Gpa) -> Result<Vec<Entry>, JournalError> {
+pub fn read(
+    memory: &(impl PhysicalMemory + ?Sized),
+    window: Region,
+    at: Gpa,
+) -> Result<Vec<Entry>, JournalError> {
     let none = |why| JournalError::None { at, why };
     let mut header = [0; 32];
     memory.read_physical(at, &mut header)?;
@@ -56,6 +61,10 @@ pub fn read(memory: &(impl PhysicalMemory + ?Sized), at: Gpa) -> Result<Vec<Entr
     let (entries, used) = (word(2), word(3));
     if used > entries || entries > ENTRIES_MAX {
         return Err(none("it says that more of it is used than there is"));
+    }
+    // Elsewhere it can be said to be as long as it may be at all.
+    if !window.holds(at, HEADER_BYTES + used * u64::from(ENTRY)) {
+        return Err(none("it is not all in the tracing memory"));
     }
     let mut found = Vec::new();
     for slot in 0..used {

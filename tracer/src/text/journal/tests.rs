@@ -1,6 +1,7 @@
 use super::*;
 use crate::mock::{MockTarget, REGION_START};
 use crate::target::TextMemory;
+use terms::region::Region;
 
 const ENTRIES: u64 = 4;
 
@@ -23,7 +24,7 @@ fn journal() -> (MockTarget, Journal) {
 }
 
 fn places(target: &MockTarget) -> Vec<u64> {
-    let read = read(target, REGION_START).unwrap();
+    let read = read(target, target.region(), REGION_START).unwrap();
     read.iter().map(|entry| entry.at.0).collect()
 }
 
@@ -43,7 +44,7 @@ fn what_is_noted_is_read_until_it_is_crossed_out() {
     let first = slots.into_iter().zip(first).collect();
     journal.write(&mut target, first).unwrap();
     assert_eq!(
-        read(&target, REGION_START).unwrap(),
+        read(&target, target.region(), REGION_START).unwrap(),
         [entry(0x10), entry(0x20), probe]
     );
     journal.cross_out(&mut target, vec![slots[1]]).unwrap();
@@ -57,7 +58,10 @@ fn what_is_noted_is_read_until_it_is_crossed_out() {
     let second = vec![(slots[1], entry(0x40)), (slots[0], again)];
     journal.write(&mut target, second).unwrap();
     assert_eq!(places(&target), [0x10, 0x40, 0x30]);
-    assert_eq!(read(&target, REGION_START).unwrap()[0], again);
+    assert_eq!(
+        read(&target, target.region(), REGION_START).unwrap()[0],
+        again
+    );
     let last = journal.slot().unwrap();
     journal
         .write(&mut target, vec![(last, entry(0x50))])
@@ -104,12 +108,25 @@ fn nonsense_is_no_journal() {
         damaged
             .write_physical(REGION_START.wrapping_add(at), &bytes)
             .unwrap();
-        let error = read(&damaged, REGION_START);
+        let error = read(&damaged, damaged.region(), REGION_START);
         let is_refused = matches!(error, Err(JournalError::None { .. }));
         assert!(is_refused, "{at}: {error:?}");
     }
     assert!(matches!(
-        read(&target, Gpa(1 << 60)),
+        read(&target, target.region(), Gpa(1 << 60)),
         Err(JournalError::Memory(_))
     ));
+    // All of it that is used lies in the tracing memory, or it is somebody else's.
+    let bytes = HEADER_BYTES + 2 * u64::from(ENTRY);
+    let window = |start, bytes| Region { start, bytes };
+    let within = |window| read(&target, window, REGION_START).map(|entries| entries.len());
+    assert_eq!(within(window(REGION_START, bytes)), Ok(2));
+    for window in [
+        window(REGION_START, bytes - 1),
+        window(REGION_START.wrapping_add(8), bytes),
+    ] {
+        let error = within(window);
+        let is_refused = matches!(error, Err(JournalError::None { .. }));
+        assert!(is_refused, "{window:?}: {error:?}");
+    }
 }

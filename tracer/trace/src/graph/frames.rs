@@ -4,6 +4,9 @@ use terms::function::FunctionId;
 
 use crate::event::End;
 
+/// Places that a stack keeps when nothing on it is open: several times what is read at once, and hardly a stack is deeper.
+const KEPT: usize = 1 << 10;
+
 /// An open call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Frame {
@@ -96,7 +99,15 @@ impl Frames {
     pub fn pop_if(&mut self, is_so: impl FnOnce(&Frame) -> bool) -> Option<Frame> {
         let last = self.last().copied().filter(is_so)?;
         self.open -= 1;
+        self.shed();
         Some(last)
+    }
+
+    /// Where nothing is open any more, room for many calls is given back: a guest can have had thousands on each of many stacks.
+    pub fn shed(&mut self) {
+        if self.open == 0 && self.places.len() > KEPT {
+            self.places = Vec::new();
+        }
     }
 
     /// All places with room for so many more, and how many are open: for who enters and leaves many calls.
@@ -107,5 +118,27 @@ impl Frames {
             self.places.resize(places, nothing);
         }
         (&mut self.places, &mut self.open)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stack_that_was_deep_once_gives_its_room_back_when_all_has_returned() {
+        for (depth, kept) in [(KEPT, KEPT), (KEPT + 1, 0)] {
+            let mut frames = Frames::new();
+            for _ in 0..depth {
+                frames.push(Frame::called(0, FunctionId(0), 0, None));
+            }
+            while frames.len() > 1 {
+                frames.pop_if(|_| true).unwrap();
+            }
+            assert_eq!(frames.places.len(), depth);
+            assert_eq!(frames.pop_if(|_| false), None);
+            frames.pop_if(|_| true).unwrap();
+            assert_eq!(frames.places.len(), kept, "{depth}");
+        }
     }
 }

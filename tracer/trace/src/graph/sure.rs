@@ -112,6 +112,7 @@ impl Run<'_> {
         if taken > 0 {
             *self.open = *self.open + open - *depth;
             *depth = open;
+            self.stack.frames.shed();
             self.stack.last_ns = last_ns;
             self.stack.vcpu = Some(stretch.vcpu);
         }
