@@ -40,6 +40,8 @@ pub struct Start<'a> {
     pub ring: &'static str,
     /// Whether the guest sees by its clock that it waits for the reader.
     pub wait_time: &'static str,
+    /// How deep calls may lie within each other that are recorded: all, or so many that none is missing to compare.
+    pub depth: Option<&'static str>,
 }
 
 impl Start<'_> {
@@ -67,7 +69,10 @@ impl Start<'_> {
     fn traced(&self) -> Booted {
         let guest = self.guest().with(["--trace", "graph"]);
         let guest = guest.with(["--attach-at", self.attach, "--mode", self.mode]);
-        let guest = guest.with(["--wait-time", self.wait_time]);
+        let mut guest = guest.with(["--wait-time", self.wait_time]);
+        if let Some(depth) = self.depth {
+            guest = guest.with(["--max-depth", depth]);
+        }
         let mut running = guest.with(["--ring-size", self.ring]).output().start();
         running.wait_for("step booted");
         let mut client = running.client();

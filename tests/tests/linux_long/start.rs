@@ -21,6 +21,7 @@ fn boots_leave_nothing_and_are_compared_with_each_other() {
         mode: "lossless",
         ring: "8192",
         wait_time: "visible",
+        depth: None,
     };
     let two = Start {
         words: "noxsave panic_on_warn=1 pti=on",
@@ -77,6 +78,7 @@ fn kernels_of_the_suite_are_traced_from_their_first_functions() {
                 mode: "lossless",
                 ring: "8192",
                 wait_time: "visible",
+                depth: None,
             };
             let booted = start.traced_as_untraced();
             let untraced = booted.compare_init_calls(start.kernel);

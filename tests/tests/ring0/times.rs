@@ -8,12 +8,11 @@ use tests::{Guest, Trace, scaled};
 
 /// The times of all calls, in the order of the report.
 fn times(trace: &Trace) -> Vec<Duration> {
-    times_of(trace, None)
+    times_of(&trace.report("function"), None)
 }
 
-/// The same of one vCPU's.
-fn times_of(trace: &Trace, vcpu: Option<u16>) -> Vec<Duration> {
-    let report = trace.report("function");
+/// The same of a report that was printed, or of one vCPU's in it.
+fn times_of(report: &str, vcpu: Option<u16>) -> Vec<Duration> {
     let on = vcpu.map_or_else(String::new, |vcpu| format!("[{vcpu:03}]"));
     let is_wanted = |line: &&str| line.contains("<guest>-") && line.contains(&on);
     let lines = report.lines().filter(is_wanted);
@@ -74,6 +73,7 @@ fn a_guest_that_sets_its_clock_is_noticed() {
     running.type_text("t");
     running.wait_for("clock set");
     let status = client.wait_until("notices", |status| clocks(status)["sets"] == 1);
+    client.call("tracing-off", Value::Null);
     assert_eq!(clocks(&status)["differ"], true, "one vCPU's of two");
     let text = running.ctl(&["status"]).good().stdout;
     assert!(text.contains("vCPU clocks: set 1×"), "{text}");
@@ -112,8 +112,9 @@ fn waits(wait_time: &str) -> Vec<Waited> {
     assert_eq!(trace.counts()["bench_leaf_traced"], u64::from(3 * count));
     let side = trace.side();
     assert_eq!(side["doubts"], Value::Null, "nothing is in doubt");
-    assert!(times(&trace).is_sorted(), "a time goes back");
-    let of_vcpu = [0, 1].map(|vcpu| times_of(&trace, Some(vcpu)));
+    let report = trace.report("function");
+    assert!(times_of(&report, None).is_sorted(), "a time goes back");
+    let of_vcpu = [0, 1].map(|vcpu| times_of(&report, Some(vcpu)));
     let each = side["waits"]["each"].as_array().expect("waits").iter();
     let waits = each.filter_map(|wait| {
         let ns = |name: &str| Duration::from_nanos(wait[name].as_u64().unwrap());
