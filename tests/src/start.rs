@@ -18,6 +18,7 @@ use crate::{Client, Ended, Guest, Trace};
 /// nobody traced has them, too, on a busy one.
 const WORDS: &str = "initcall_debug log_buf_len=4M";
 const SCRIPT: &str = "\
+    echo step up; read line; \
     dmesg | sed -n 's/.*\\] calling  \\([^+ ]*\\)+0x.* @ [0-9]*$/initcall \\1/p'; \
     dmesg | grep 'W.X mappings'; dmesg | grep -e 'WARNING:' -e 'BUG:' -e 'Oops' | grep -vc lockup; \
     echo step booted; read line";
@@ -53,6 +54,8 @@ impl Start<'_> {
     /// What stands at the sites of a boot that nobody traced, and how many lines of trouble it prints.
     fn untraced(&self) -> (String, String) {
         let mut running = self.guest().start();
+        running.wait_for("step up");
+        running.type_text("\n");
         running.wait_for("step booted");
         let mut client = running.client();
         let digest = client.digest();
@@ -74,9 +77,11 @@ impl Start<'_> {
             guest = guest.with(["--max-depth", depth]);
         }
         let mut running = guest.with(["--ring-size", self.ring]).output().start();
-        running.wait_for("step booted");
+        running.wait_for("step up");
         let mut client = running.client();
         client.call("stop", Value::Null);
+        running.type_text("\n");
+        running.wait_for("step booted");
         let digest = client.digest();
         let status = client.status();
         let tracing = &status["tracing"];
