@@ -15,7 +15,7 @@ fn a_boot_has_every_init_call_that_the_kernel_says_it_made() {
         mode: "lossless",
         ring: "8192",
         wait_time: "visible",
-        // Everything is hooked all the same. What is recorded is read five times, in the box.
+        // Everything is hooked all the same. What is recorded is read several times, in the box.
         depth: Some("6"),
     };
     let booted = start.traced_as_untraced();
