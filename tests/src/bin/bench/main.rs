@@ -11,6 +11,7 @@
 //! attach     the same of a guest of another process, beside ours: stubs, pauses, many functions; how long it
 //!            takes to begin, and memory of the tracer
 //! lossless   a vCPU that waits for its reader where another loses records
+//! room       the same modes where rings have room for all of it
 //! formats    reports and exports of ten million calls: speed, size, memory
 //! ```
 //!
@@ -25,6 +26,7 @@ mod lossless;
 mod pause;
 mod probe;
 mod reader;
+mod room;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -60,7 +62,7 @@ fn run() -> Result<(), Failed> {
 /// Measures in this place.
 type Part = fn(&Path) -> Result<Vec<Row>, Failed>;
 
-const PARTS: [(&str, Part); 8] = [
+const PARTS: [(&str, Part); 9] = [
     ("leaf", |place| leaf::rows(place, tsc_ghz())),
     ("probe", |place| probe::rows(place, tsc_ghz())),
     ("pause", pause::rows),
@@ -68,6 +70,7 @@ const PARTS: [(&str, Part); 8] = [
     ("footprint", footprint::rows),
     ("attach", attach::rows),
     ("lossless", |place| lossless::rows(place, tsc_ghz())),
+    ("room", |place| room::rows(place, tsc_ghz())),
     ("formats", formats::rows),
 ];
 

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use tests::measure::Failed;
-use tests::measure::guest::Guest;
+use tests::measure::guest::{Guest, beside_this};
+use tests::starts_vmm;
 
 use crate::tools::{Kept, bytes_below};
 
@@ -20,6 +21,8 @@ pub struct Way {
     pub leaf: &'static [&'static str],
     /// The same of the tree's, if it is traced.
     pub tree: &'static [&'static str],
+    /// Whether its vCPU waits for the reader, who writes a compact trace, in a time that the guest sees.
+    pub is_lossless: bool,
 }
 
 /// Bytes of a record in a trace directory.
@@ -31,13 +34,14 @@ const MANY: [u64; 2] = [20_000, 60];
 pub const FIRST: usize = 20;
 
 /// All of them; others are compared with the first that has as many events of a call.
-pub const WAYS: [Way; 5] = [
+pub const WAYS: [Way; 7] = [
     Way {
         title: "exotrace function",
         events: 1,
         calls: MANY,
         leaf: &["--trace", "function", "--filter", LEAF],
         tree: &["--trace", "function", "--filter", TREE],
+        is_lossless: false,
     },
     Way {
         title: "exotrace graph",
@@ -45,6 +49,7 @@ pub const WAYS: [Way; 5] = [
         calls: MANY,
         leaf: &["--trace", "graph", "--filter", LEAF],
         tree: &["--trace", "graph", "--filter", TREE],
+        is_lossless: false,
     },
     Way {
         title: "exotrace function, no time",
@@ -52,6 +57,7 @@ pub const WAYS: [Way; 5] = [
         calls: MANY,
         leaf: &["--trace", "function", "--clock", "none", "--filter", LEAF],
         tree: &["--trace", "function", "--clock", "none", "--filter", TREE],
+        is_lossless: false,
     },
     Way {
         title: "exotrace graph, no time",
@@ -59,6 +65,7 @@ pub const WAYS: [Way; 5] = [
         calls: MANY,
         leaf: &["--trace", "graph", "--clock", "none", "--filter", LEAF],
         tree: &["--trace", "graph", "--clock", "none", "--filter", TREE],
+        is_lossless: false,
     },
     Way {
         title: "exotrace, a breakpoint of the guest instead of a jump",
@@ -66,7 +73,34 @@ pub const WAYS: [Way; 5] = [
         calls: [200, 40],
         leaf: &["--probe", "bench_leaf_traced+0x5", "--probe-tactic", "5"],
         tree: &[],
+        is_lossless: false,
     },
+    Way {
+        title: "exotrace graph, lossless, compact",
+        events: 2,
+        calls: MANY,
+        leaf: &["--trace", "graph", "--filter", LEAF],
+        tree: &["--trace", "graph", "--filter", TREE],
+        is_lossless: true,
+    },
+    Way {
+        title: "exotrace graph, no time, lossless, compact",
+        events: 2,
+        calls: MANY,
+        leaf: &["--trace", "graph", "--clock", "none", "--filter", LEAF],
+        tree: &["--trace", "graph", "--clock", "none", "--filter", TREE],
+        is_lossless: true,
+    },
+];
+
+/// What a way has beside what it traces that loses nothing.
+const LOSSLESS: [&str; 6] = [
+    "--mode",
+    "lossless",
+    "--wait-time",
+    "visible",
+    "--store",
+    "compact",
 ];
 
 impl Way {
@@ -81,11 +115,16 @@ impl Way {
             let cmdline = format!("workload={workload} iterations={calls} rounds={rounds}");
             let directory = tempfile::tempdir_in(place)?;
             let output = directory.path().to_string_lossy().into_owned();
-            let arguments = [arguments, &["--output", &output, "--force"]].concat();
+            let mode: &[&str] = if self.is_lossless { &LOSSLESS } else { &[] };
+            let into = ["--output", &output, "--force"];
+            let arguments = [arguments, mode, &into].concat();
             let lines = Guest::boot(place, 1, &cmdline, &arguments)?.finish()?;
-            let records = bytes_below(directory.path(), Some("dat"))?;
-            kept.events += records / RECORD;
-            kept.bytes += records + bytes_below(directory.path(), Some("side"))?;
+            let new = match self.is_lossless {
+                true => kept_compact(directory.path())?,
+                false => kept_in_directory(directory.path())?,
+            };
+            kept.events += new.events;
+            kept.bytes += new.bytes;
             Ok(lines)
         };
         let leaf = boot("bench", self.leaf)?;
@@ -95,4 +134,27 @@ impl Way {
         };
         Ok(([leaf, tree], kept))
     }
+}
+
+/// Of calls in a directory in uftrace's format.
+fn kept_in_directory(directory: &Path) -> Result<Kept, Failed> {
+    let records = bytes_below(directory, Some("dat"))?;
+    let sides = bytes_below(directory, Some("side"))?;
+    Ok(Kept {
+        events: records / RECORD,
+        bytes: records + sides,
+    })
+}
+
+/// Of a compact trace: its bytes, and the events that it has as such a directory.
+fn kept_compact(directory: &Path) -> Result<Kept, Failed> {
+    let bytes = bytes_below(directory, Some("exo"))?;
+    let whole = directory.join("whole");
+    let mut export = starts_vmm(beside_this("vmm")?);
+    let export = export.args(["export", "--format", "uftrace", "-o"]);
+    if !export.arg(&whole).arg(directory).status()?.success() {
+        return Err("a compact trace could not be exported".into());
+    }
+    let events = kept_in_directory(&whole)?.events;
+    Ok(Kept { events, bytes })
 }

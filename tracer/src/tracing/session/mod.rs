@@ -338,8 +338,7 @@ impl TraceSession {
             self.live = Some(Live::new(id, reader));
             return Ok(());
         }
-        let bytes = place.geometry.bytes() * place.cells.len() as u64;
-        memory.populate(place.rings, bytes);
+        memory.populate(place.rings, place.room);
         let rings = u16::try_from(place.cells.len()).unwrap_or(u16::MAX);
         let functions = u32::try_from(engine.image().functions.len()).unwrap_or(u32::MAX);
         let mut drain = Drain::new(
