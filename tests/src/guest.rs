@@ -13,6 +13,7 @@ use crate::control::Client;
 use crate::monitor::Monitor;
 use crate::output::Ended;
 use crate::place::{bare_guest, guest, linux, patience, starts_vmm, vmm};
+use crate::standstill;
 use crate::trace::Trace;
 
 /// The functions of the workload `calls`, each of which calls the next one twice.
@@ -269,7 +270,8 @@ impl Guest {
             self.command.arg("--output-root").arg(self.folder.path());
         }
         if !self.time_limited {
-            let limit = patience().as_secs().to_string();
+            // Whoever waits for it gives up before, and says what it was at.
+            let limit = (patience() * 2).as_secs().to_string();
             self.command.args(["--timeout", &limit]);
         }
         self.command
@@ -350,16 +352,12 @@ impl Console {
             .more
             .wait_timeout_while(text, patience(), waiting)
             .expect("the console");
-        assert!(
-            !late.timed_out(),
-            "the guest does not print '{what}': {}",
-            text.0
-        );
-        assert!(
-            is_there(&text.0),
-            "the guest ended without '{what}': {}",
-            text.0
-        );
+        let (is_late, found) = (late.timed_out(), is_there(&text.0));
+        let printed = if found { String::new() } else { text.0.clone() };
+        // Whoever shows what became of it wants it, too.
+        drop(text);
+        assert!(!is_late, "the guest does not print '{what}': {printed}");
+        assert!(found, "the guest ended without '{what}': {printed}");
     }
 }
 
@@ -563,6 +561,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        if std::thread::panicking() && matches!(self.child.try_wait(), Ok(None)) {
+            let shown = standstill::shown(self.pid(), &self.socket);
+            eprintln!("{shown}it has printed:\n{}", self.printed());
+        }
         // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();

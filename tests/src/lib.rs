@@ -29,6 +29,7 @@ pub mod qemu;
 mod ramdisk;
 mod random;
 pub mod reader;
+mod standstill;
 pub mod start;
 pub mod stepped;
 mod trace;
