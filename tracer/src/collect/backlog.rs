@@ -50,6 +50,8 @@ pub struct Batch {
     pub origin: Origin,
     /// Its records, in its order.
     pub records: Records,
+    /// Bytes of their values beside them.
+    pub values: usize,
     /// What it brings later was reserved after this time; none when something is waited for.
     pub looked_ns: Option<u64>,
     /// The end of this round: what is lost after the last record was lost by then.
@@ -63,6 +65,7 @@ impl Batch {
         Self {
             origin,
             records: Records::Rows(vec![Record { time_ns, kind }]),
+            values: 0,
             looked_ns: None,
             until_ns: time_ns,
         }
@@ -74,6 +77,7 @@ impl Batch {
         Self {
             origin,
             records: Records::Rows(records),
+            values: 0,
             looked_ns: None,
             until_ns: 0,
         }
@@ -81,12 +85,13 @@ impl Batch {
 
     /// What it takes of [`RECORDS_MAX`].
     fn weight(&self) -> usize {
-        1 + match &self.records {
-            Records::Rows(rows) => rows.len(),
-            Records::Compact(coded) => coded.records(),
-            Records::DataFile(coded) => coded.records(),
-            Records::Columns(columns) => columns.records(),
-        }
+        1 + self.values / size_of::<Record>()
+            + match &self.records {
+                Records::Rows(rows) => rows.len(),
+                Records::Compact(coded) => coded.records(),
+                Records::DataFile(coded) => coded.records(),
+                Records::Columns(columns) => columns.records(),
+            }
     }
 }
 

@@ -190,6 +190,7 @@ impl CallRing {
         self.backlog.push(Batch {
             origin: Origin::Calls(self.source.reader.ring()),
             records,
+            values: 0,
             looked_ns: (self.source.reader.is_drained_to(found.head)).then(|| nanoseconds(certain)),
             until_ns: nanoseconds(self.ring_clock.counter()),
         });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::event_formats::EventFormats;
 use crate::record::Format;
-use crate::ring::geometry::Geometry;
+use crate::ring::geometry::{Geometry, Position};
 use crate::ring::payload::{NoPayload, read_payload};
 use crate::ring::reader::{Delivered, Mode, Patience, Progress, RingReader, Sink};
 use crate::ring::snapshot::Snapshot;
@@ -13,11 +13,12 @@ use crate::ring::turnstile::Rings;
 use crate::session::SessionEvents;
 use terms::addr::Gpa;
 use terms::event_format::EventId;
+use terms::field::FieldValue;
 use trace::doubt::{TimeDoubt, TimeDoubts};
 use trace::event::{CallValues, Passed, Record, RecordKind};
 use trace::stream::Origin;
 
-use super::backlog::{Backlog, Batch};
+use super::backlog::{Backlog, Batch, Records};
 use super::looks::{Looks, RingClock};
 use super::only_vcpus::OnlyVcpus;
 use super::rings::EventRings;
@@ -36,11 +37,41 @@ struct Torn {
     invalid: u64,
 }
 
+/// Bytes of values after which no more is taken out of a ring at a time: a stack of names, or what a number is called, can be a
+/// hundred times what the guest has written for it.
+const AT_ONCE: usize = 16 << 20;
+
+/// One of the rings.
+#[derive(Debug)]
+struct PointRing {
+    source: Source,
+    torn: Torn,
+    /// What was found and has not been taken out yet.
+    found: Option<Found>,
+}
+
+/// What was found when a round began.
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    head: Position,
+    /// The ring's clock before.
+    before: u64,
+}
+
+/// What was read at a time.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PointsRead {
+    /// How many events.
+    pub count: usize,
+    /// Whether more were found, which the next time brings.
+    pub is_left: bool,
+}
+
 /// The event rings of one session.
 #[derive(Debug)]
 pub struct EventDrain {
     rings: EventRings,
-    readers: Vec<(Source, Torn)>,
+    readers: Vec<PointRing>,
     looks: Arc<Looks>,
     geometry: Geometry,
     formats: Arc<EventFormats>,
@@ -73,8 +104,12 @@ impl EventDrain {
         };
         let readers: Vec<RingReader> = (0..rings.records().count()).map(reader).collect();
         let looks = Arc::new(Looks::new(rings.records().clone(), geometry, clock));
-        let source = |reader| (Source::new(reader, geometry, &looks), Torn::default());
-        let readers = readers.into_iter().map(source).collect();
+        let of_ring = |reader| PointRing {
+            source: Source::new(reader, geometry, &looks),
+            torn: Torn::default(),
+            found: None,
+        };
+        let readers = readers.into_iter().map(of_ring).collect();
         Self {
             rings,
             readers,
@@ -88,7 +123,7 @@ impl EventDrain {
 
     /// vCPUs that find one of the rings full wait in this room.
     pub(super) fn wait_in(&mut self, room: &Room) {
-        for (source, _) in &mut self.readers {
+        for PointRing { source, .. } in &mut self.readers {
             source.wait_in(room, Rings::Events);
         }
     }
@@ -96,14 +131,14 @@ impl EventDrain {
     /// Whether that is so of the reader of each ring.
     pub(super) fn all(&self, is_so: impl Fn(&RingReader) -> bool) -> bool {
         let mut readers = self.readers.iter();
-        readers.all(|(source, _)| is_so(&source.reader))
+        readers.all(|ring| is_so(&ring.source.reader))
     }
 
     /// Events have come: `formats` has those of before, and more.
     pub fn know(&mut self, formats: &Arc<EventFormats>) {
         self.formats = Arc::clone(formats);
         self.is_news = true;
-        for (source, _) in &mut self.readers {
+        for PointRing { source, .. } in &mut self.readers {
             source.reader.set_functions(formats.count());
         }
     }
@@ -130,7 +165,7 @@ impl EventDrain {
     /// Adds the records that were read and whose times may be wrong. What became of clocks is for the rings
     /// of calls to say.
     pub fn add_doubts(&self, to: &mut TimeDoubts) {
-        for (source, _) in &self.readers {
+        for PointRing { source, .. } in &self.readers {
             let doubts = source.doubts();
             let records = TimeDoubt::ALL.into_iter();
             let records = records.filter(|kind| kind.is_of_records());
@@ -146,7 +181,7 @@ impl EventDrain {
 
     /// Lets stubs of these vCPUs record, or stops all.
     pub fn switch(&mut self, on: bool, only: &OnlyVcpus) {
-        for (source, _) in &mut self.readers {
+        for PointRing { source, .. } in &mut self.readers {
             let is_recorded = on && only.has(source.reader.ring());
             source.reader.switch(self.rings.records(), is_recorded);
         }
@@ -155,18 +190,18 @@ impl EventDrain {
     /// How far each ring was read.
     pub fn progress(&self) -> impl Iterator<Item = Progress> {
         let readers = self.readers.iter();
-        readers.map(|(source, _)| source.reader.progress())
+        readers.map(|ring| ring.source.reader.progress())
     }
 
     /// Has events counted as lost instead of recorded. Returns how many each ring had lost before.
     pub fn hold(&mut self) -> Vec<u64> {
-        let hold = |(source, _): &(Source, Torn)| source.reader.hold(self.rings.records());
+        let hold = |ring: &PointRing| ring.source.reader.hold(self.rings.records());
         self.readers.iter().map(hold).collect()
     }
 
     /// Has events recorded again, if they were before.
     pub fn release(&mut self) {
-        for (source, _) in &self.readers {
+        for PointRing { source, .. } in &self.readers {
             source.reader.release(self.rings.records());
         }
     }
@@ -174,8 +209,8 @@ impl EventDrain {
     /// How many events were lost since each ring had lost so many.
     #[must_use]
     pub fn lost_since(&self, before: &[u64]) -> u64 {
-        let lost = |((source, _), before): (&(Source, Torn), &u64)| {
-            let now = self.rings.discarded(source.reader.ring());
+        let lost = |(ring, before): (&PointRing, &u64)| {
+            let now = self.rings.discarded(ring.source.reader.ring());
             now.saturating_sub(*before)
         };
         let lost = self.readers.iter().zip(before).map(lost);
@@ -184,46 +219,41 @@ impl EventDrain {
 
     /// Looks at every head, so that the counts are those of now.
     pub fn look(&mut self) {
-        for (source, _) in &mut self.readers {
+        for PointRing { source, .. } in &mut self.readers {
             source.look(self.rings.records());
         }
     }
 
-    /// Reads all rings into `backlog`, if records are taken out. Returns how many events there were.
+    /// Reads all rings into `backlog`, if records are taken out: of each what was found when that began, in as many times as its
+    /// values ask for.
     pub(super) fn read(
         &mut self,
         patience: Patience,
         clock: &RunClock,
         rooms: &Rooms,
         mut backlog: Option<&mut Backlog>,
-    ) -> usize {
-        let mut count = 0;
-        for (source, torn) in &mut self.readers {
-            let before = self.looks.clock().counter();
-            source.look(self.rings.records());
+    ) -> PointsRead {
+        let mut read = PointsRead::default();
+        let from = Points {
+            rings: &self.rings,
+            geometry: self.geometry,
+            formats: &self.formats,
+            clock,
+        };
+        for ring in &mut self.readers {
             let Some(backlog) = &mut backlog else {
+                ring.found = None;
+                ring.source.look(self.rings.records());
                 continue;
             };
-            let before = before.saturating_sub(source.timeline.last().bound);
-            let vcpu = source.reader.ring();
             let mut records = rooms.rows();
-            let mut sink = PointSink {
-                vcpu,
-                rings: &self.rings,
-                geometry: self.geometry,
-                formats: &self.formats,
-                clock,
-                torn,
-                records: &mut records,
-            };
-            source.drain(self.rings.records(), patience, &mut sink);
+            let batch = ring.read_some(&from, self.looks.clock(), patience, &mut records);
             count_hits(&mut self.hits, &records);
-            count += records.len();
-            let is_drained = source.reader.is_drained();
+            read.count += records.len();
+            read.is_left |= ring.found.is_some();
             backlog.push(Batch {
-                origin: Origin::Points(vcpu),
-                looked_ns: is_drained.then(|| clock.nanoseconds(before)),
-                ..Batch::held(Origin::Points(vcpu), records)
+                records: Records::Rows(records),
+                ..batch
             });
         }
         if let Some(backlog) = backlog
@@ -231,7 +261,7 @@ impl EventDrain {
         {
             backlog.news.formats = Some(Arc::clone(&self.formats));
         }
-        count
+        read
     }
 
     /// What its events are.
@@ -243,7 +273,13 @@ impl EventDrain {
     /// Copies what the rings hold now; nothing is taken out of them. Adds the events whose times may be wrong to `doubts`.
     pub fn copy(&mut self, clock: &RunClock, doubts: &mut TimeDoubts, mut to: impl FnMut(Batch)) {
         self.look();
-        for (source, _) in &self.readers {
+        let from = Points {
+            rings: &self.rings,
+            geometry: self.geometry,
+            formats: &self.formats,
+            clock,
+        };
+        for PointRing { source, .. } in &self.readers {
             let reader = &source.reader;
             let snapshot = Snapshot {
                 ring: reader.ring(),
@@ -258,12 +294,10 @@ impl EventDrain {
             let mut batch = Vec::new();
             let mut sink = PointSink {
                 vcpu: reader.ring(),
-                rings: &self.rings,
-                geometry: self.geometry,
-                formats: &self.formats,
-                clock,
+                from: &from,
                 torn: &mut Torn::default(),
                 records: &mut batch,
+                values: 0,
             };
             doubts.add_all(&snapshot.deliver(self.rings.records(), &mut sink));
             let discarded = self.rings.discarded(reader.ring());
@@ -277,7 +311,7 @@ impl EventDrain {
     /// The counts of each ring; `is_read` when records are taken out.
     #[must_use]
     pub fn status(&self, is_read: bool) -> Vec<RingStatus> {
-        let of = |(source, torn): &(Source, Torn)| {
+        let of = |PointRing { source, torn, .. }: &PointRing| {
             let reader = &source.reader;
             let losses = reader.losses();
             let (discarded, overwritten) = if is_read {
@@ -321,21 +355,72 @@ fn count_hits(hits: &mut Vec<u64>, records: &[Record]) {
     }
 }
 
-/// Turns what a ring of points delivers into records.
-struct PointSink<'a> {
-    vcpu: u16,
+/// What records of points are made with.
+#[derive(Debug)]
+struct Points<'a> {
     rings: &'a EventRings,
     geometry: Geometry,
     formats: &'a EventFormats,
     clock: &'a RunClock,
+}
+
+impl PointRing {
+    /// Takes out what was found before, or is found now, until its values are many. The batch is without its records.
+    fn read_some(
+        &mut self,
+        from: &Points<'_>,
+        ring_clock: &RingClock,
+        patience: Patience,
+        records: &mut Vec<Record>,
+    ) -> Batch {
+        let memory = from.rings.records();
+        let vcpu = self.source.reader.ring();
+        let found = self.found.take().unwrap_or_else(|| {
+            let before = ring_clock.counter();
+            self.source.look(memory);
+            let head = self.source.reader.head();
+            Found { head, before }
+        });
+        let certain = found
+            .before
+            .saturating_sub(self.source.timeline.last().bound);
+        let mut sink = PointSink {
+            vcpu,
+            from,
+            torn: &mut self.torn,
+            records,
+            values: 0,
+        };
+        let source = &mut self.source;
+        while source.drain_to(found.head, 1, memory, patience, &mut sink) {
+            if sink.values >= AT_ONCE {
+                self.found = Some(found);
+                break;
+            }
+        }
+        let is_drained = source.reader.is_drained_to(found.head);
+        Batch {
+            values: sink.values,
+            looked_ns: is_drained.then(|| from.clock.nanoseconds(certain)),
+            ..Batch::held(Origin::Points(vcpu), Vec::new())
+        }
+    }
+}
+
+/// Turns what a ring of points delivers into records.
+struct PointSink<'a> {
+    vcpu: u16,
+    from: &'a Points<'a>,
     torn: &'a mut Torn,
     records: &'a mut Vec<Record>,
+    /// Bytes of their values.
+    values: usize,
 }
 
 impl PointSink<'_> {
     fn push(&mut self, ticks: u64, kind: RecordKind) {
         self.records.push(Record {
-            time_ns: self.clock.nanoseconds(ticks),
+            time_ns: self.from.clock.nanoseconds(ticks),
             kind,
         });
     }
@@ -344,17 +429,20 @@ impl PointSink<'_> {
 impl Sink for PointSink<'_> {
     fn record(&mut self, record: Delivered) {
         let event = EventId(record.function.0);
-        let fields = match self.formats.get(event) {
+        let from = self.from;
+        let fields = match from.formats.get(event) {
             Some(format) => {
                 let (ring, at) = (self.vcpu, record.position);
-                let stacks = self.formats.stacks();
-                read_payload(self.rings, self.geometry, ring, at, format, stacks)
+                let stacks = from.formats.stacks();
+                read_payload(from.rings, from.geometry, ring, at, format, stacks)
             }
             None => Err(NoPayload::Invalid),
         };
         match fields {
             Ok(fields) => {
-                let kind = match self.formats.call(event) {
+                let weight = |field: &FieldValue| size_of_val(field) + field.weight();
+                self.values += fields.iter().map(weight).sum::<usize>();
+                let kind = match from.formats.call(event) {
                     Some((function, moment)) => {
                         let call = CallValues::of(function, moment, fields);
                         RecordKind::Captured(Box::new(call))

@@ -80,6 +80,7 @@ fn batch(events: &HostEvents, vcpu: u16, seen: u64, clock: &RunClock) -> (Batch,
     let batch = Batch {
         origin: Origin::Host(vcpu),
         records: Records::Rows(lost.into_iter().chain(fresh.steps).map(record).collect()),
+        values: 0,
         looked_ns: Some(looked_ns),
         until_ns: looked_ns,
     };

@@ -166,16 +166,33 @@ impl SharedDrain {
         self.round_under(&lock(&self.round), patience)
     }
 
-    fn round_under(&self, _round: &MutexGuard<'_, ()>, patience: Option<Patience>) -> usize {
+    fn round_under(&self, round: &MutexGuard<'_, ()>, patience: Option<Patience>) -> usize {
+        let mut count = 0;
+        loop {
+            let (read, is_left) = self.part_of_round(round, patience);
+            count += read;
+            if !is_left {
+                return count;
+            }
+        }
+    }
+
+    /// Reads the rings of calls, and then of the events that were found when the round began as many as may be kept at a time;
+    /// writes that. Returns how many events there were, and whether some are left.
+    fn part_of_round(
+        &self,
+        _round: &MutexGuard<'_, ()>,
+        patience: Option<Patience>,
+    ) -> (usize, bool) {
         self.hands.begin(self.rings(), patience);
         self.read_rings();
-        let mut count = self.hands.end();
+        let count = self.hands.end();
         let mut drain = self.turn();
         let patience = patience.unwrap_or_else(|| drain.patience());
-        count += drain.read_rest(patience);
+        let rest = drain.read_rest(patience);
         drop(drain);
         self.write_when_free(true);
-        count
+        (count + rest.count, rest.is_left)
     }
 
     /// Reads rings that nobody has taken, and then writes what others read, until they have.

@@ -89,11 +89,13 @@ impl Recording {
             }
         };
         self.stacks.extend(coded.take_stacks());
-        let (origin, until_ns, looked_ns) = (batch.origin, batch.until_ns, batch.looked_ns);
+        let (origin, values) = (batch.origin, batch.values);
+        let (until_ns, looked_ns) = (batch.until_ns, batch.looked_ns);
         self.writer.append(origin, coded, until_ns, looked_ns);
         heard.map(|rows| Batch {
             origin,
             records: Records::Rows(rows),
+            values,
             looked_ns,
             until_ns,
         })

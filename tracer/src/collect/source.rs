@@ -54,13 +54,8 @@ impl Source {
             .look(&reading, &mut self.timeline, &mut self.reader);
     }
 
-    /// Delivers what was written up to the last look.
-    pub fn drain(&mut self, memory: &impl RingMemory, patience: Patience, sink: &mut impl Sink) {
-        self.reader.drain(memory, &self.timeline, patience, sink);
-    }
-
-    /// The same of what is before the head of some look, up to some record after so many (`most`). Whether more of it can
-    /// be delivered at once.
+    /// Delivers what was written before the head of some look, up to some record after so many (`most`). Whether more of it
+    /// can be delivered at once.
     pub fn drain_to(
         &mut self,
         head: Position,

@@ -369,7 +369,7 @@ impl RingReader {
     }
 
     /// Looks at the head. The caller then looks at the clock and adds both to the [`Timeline`] for
-    /// [`Self::drain`]: in this order every record before the head was timed before that.
+    /// [`Self::drain_to`]: in this order every record before the head was timed before that.
     pub fn look(&mut self, memory: &impl RingMemory) -> Position {
         let word = memory.load(self.ring, CellWord::Head);
         match Position::of_word(word, self.ring) {
@@ -379,7 +379,8 @@ impl RingReader {
         self.head
     }
 
-    /// Delivers what was written up to the last look, with which `timeline` ends.
+    /// As [`Self::drain_to`], all of what was written up to the last look, with which `timeline` ends.
+    #[cfg(any(test, feature = "internals"))]
     pub fn drain(
         &mut self,
         memory: &impl RingMemory,
@@ -390,8 +391,8 @@ impl RingReader {
         self.drain_to(self.head, u64::MAX, memory, timeline, patience, sink);
     }
 
-    /// The same of what is before `head`, which was that of some look, up to some record after so many (`most`). Whether
-    /// more of it can be delivered at once.
+    /// Delivers what was written before `head`, which was that of some look, up to some record after so many (`most`). Whether
+    /// more of it can be delivered at once. The last look is the last of `timeline`.
     pub fn drain_to(
         &mut self,
         head: Position,
@@ -432,16 +433,15 @@ impl RingReader {
                 );
             }
             let details = details.get(..count).unwrap_or_default();
-            if self.take_run(words, details, &mut columns, &mut round, sink) {
-                // What is said of the ring as a whole comes after all of its records.
-                if self.tail >= end && self.tail < head {
-                    self.follow(memory);
-                    return true;
-                }
-                continue;
-            }
-            if !self.take(words, details, &mut round, sink) {
+            let is_taken = self.take_run(words, details, &mut columns, &mut round, sink)
+                || self.take(words, details, &mut round, sink);
+            if !is_taken {
                 break;
+            }
+            // What is said of the ring as a whole comes after all of its records.
+            if self.tail >= end && self.tail < head {
+                self.follow(memory);
+                return true;
             }
         }
         self.collect_discarded(memory, now, sink);

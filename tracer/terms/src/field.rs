@@ -275,6 +275,26 @@ impl FieldValue {
         }
     }
 
+    /// Bytes that it takes beside itself.
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        match self {
+            Self::Enumerator { name: text }
+            | Self::Text { text, .. }
+            | Self::Bytes { bytes: text } => text.len(),
+            Self::Stack { stack, .. } => {
+                let names: usize = stack.iter().map(|name| name.len()).sum();
+                size_of_val::<[Box<str>]>(stack) + names
+            }
+            Self::Bool(_)
+            | Self::Unsigned(_)
+            | Self::Signed(_)
+            | Self::Pointer(_)
+            | Self::Character { .. }
+            | Self::Fault => 0,
+        }
+    }
+
     /// This text; what is no UTF-8 is replaced.
     #[must_use]
     pub fn of_text(text: &[u8], truncated: bool) -> Self {

@@ -22,7 +22,7 @@ use super::backlog::{Backlog, RECORDS_MAX};
 use super::call_ring::{CallRing, Shared};
 use super::call_rings::CallRings;
 use super::encoder::Encoding;
-use super::event_drain::EventDrain;
+use super::event_drain::{EventDrain, PointsRead};
 use super::host_drain::HostDrain;
 use super::looks::{AllLooks, Looks, RingClock};
 use super::only_vcpus::OnlyVcpus;
@@ -307,8 +307,8 @@ impl Drain {
         self.clock.nanoseconds(self.ring_clock.counter())
     }
 
-    /// Reads what is not a ring of calls. Returns how many events there were.
-    pub fn read_rest(&mut self, patience: Patience) -> usize {
+    /// Reads what is not a ring of calls: of events that were found when that began some, if their values are many.
+    pub fn read_rest(&mut self, patience: Patience) -> PointsRead {
         let (is_written, backlog) = (self.is_written, &mut self.backlog);
         if let Some(stalls) = &mut self.stalls {
             // Those of while nothing is written are nobody's later.
@@ -326,10 +326,10 @@ impl Drain {
             host.read(&self.clock, |batch| backlog.push(batch));
         }
         let Some(points) = &mut self.points else {
-            return 0;
+            return PointsRead::default();
         };
         let backlog = self.is_written.then_some(&mut self.backlog);
-        let count = points.read(patience, &self.clock, &self.calls.rooms, backlog);
+        let points_read = points.read(patience, &self.clock, &self.calls.rooms, backlog);
         if self.waits.is_some() {
             let read: Vec<_> = (0..).zip(points.progress()).collect();
             let counter = self.ring_clock.host().counter;
@@ -337,7 +337,7 @@ impl Drain {
                 self.change_waits(|waits| waits.has_read(Rings::Events, ring, at, counter()));
             }
         }
-        count
+        points_read
     }
 
     /// A ring of calls was read up to there.
@@ -429,19 +429,16 @@ impl Drain {
     /// has written.
     pub fn refresh(&mut self) {
         let patience = self.patience();
-        // What is not a ring of calls comes last.
-        for ring in (0..self.rings.count()).map(Some).chain([None]) {
-            if self.calls.waiting() + self.backlog.weight() >= RECORDS_MAX {
+        let waits_much = |of: &Self| of.calls.waiting() + of.backlog.weight() >= RECORDS_MAX;
+        for ring in 0..self.rings.count() {
+            if waits_much(self) {
                 return;
             }
-            let Some(ring) = ring else {
-                self.read_rest(patience);
-                return;
-            };
             if let Some(at) = self.calls.read(ring, patience) {
                 self.has_read(ring, at);
             }
         }
+        while !waits_much(self) && self.read_rest(patience).is_left {}
     }
 
     /// The counts of each event ring; none before the first event.

@@ -1,5 +1,6 @@
 //! Who reads, who writes and who asks, on a guest without a hypervisor.
 
+mod points;
 mod rings;
 mod waits;
 
@@ -472,6 +473,7 @@ fn what_was_heard_and_waits_comes_first() {
             Batch {
                 origin: Origin::Calls(0),
                 records: Records::DataFile(coder.take()),
+                values: 0,
                 looked_ns: None,
                 until_ns: time_ns,
             }
