@@ -7,9 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// One that stands still does not answer.
+/// So long an answer is waited for: a process that stands still gives none.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
-/// Of a thread: its state, where it waits, the system call that it is in, how long it has run and how often it has waited.
+/// Of a thread, beside its state: where it waits, the system call that it is in, how long it has run and waited for a processor.
 const FILES: [&str; 3] = ["wchan", "syscall", "schedstat"];
 
 /// A line for each thread of the process, and its status as the control socket says it, where there is one.
@@ -23,7 +23,8 @@ pub fn shown(pid: u32, socket: &Path) -> String {
     {
         text.push_str(&line(&thread.path()));
     }
-    let status = status(socket).unwrap_or_else(|error| format!("no status: {error}\n"));
+    let status =
+        status(socket, ANSWERS_WITHIN).unwrap_or_else(|error| format!("no status: {error}\n"));
     text + &status
 }
 
@@ -46,9 +47,10 @@ fn line(thread: &Path) -> String {
     line + "\n"
 }
 
-fn status(socket: &Path) -> std::io::Result<String> {
+/// By hand: a [`Client`](crate::Client) is more patient, and panics where it gets no answer.
+fn status(socket: &Path, within: Duration) -> std::io::Result<String> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(ANSWERS_WITHIN))?;
+    stream.set_read_timeout(Some(within))?;
     stream.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"status\"}\n")?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;
@@ -57,13 +59,35 @@ fn status(socket: &Path) -> std::io::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
     use super::*;
 
     #[test]
-    fn every_thread_is_shown_and_who_does_not_answer_is_not_waited_for_long() {
+    fn each_thread_is_shown_by_name() {
+        let (end, ends) = channel::<()>();
+        let named = |name: &str| thread::Builder::new().name(name.to_owned());
+        let (began, begun) = channel();
+        let stands = named("who_stands").spawn(move || {
+            began.send(()).unwrap();
+            ends.recv()
+        });
+        begun.recv().unwrap();
         let told = shown(std::process::id(), Path::new("/nowhere"));
-        let threads = fs::read_dir("/proc/self/task").unwrap().count();
-        assert!(told.matches("State: ").count() >= threads.min(2), "{told}");
+        drop(end);
+        assert!(stands.unwrap().join().unwrap().is_err());
+        assert!(told.contains("\n  who_stands, State: "), "{told}");
         assert!(told.contains("no status: No such file"), "{told}");
+    }
+
+    #[test]
+    fn who_does_not_answer_is_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("control");
+        let _silent = UnixListener::bind(&socket).unwrap();
+        let error = status(&socket, Duration::from_millis(10)).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
     }
 }

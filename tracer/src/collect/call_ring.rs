@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 
 use crate::clock::RunClock;
 use crate::clock::page::Beats;
-use crate::ring::geometry::Position;
 use crate::ring::reader::{Patience, Progress};
 use crate::stub::mirror::stacks::Stacks;
 use trace::event::{Record, RecordKind};
@@ -19,7 +18,7 @@ use super::encoder::{AT_ONCE, Encoder, Encoding};
 use super::looks::{RingClock, lock};
 use super::rings::SharedRings;
 use super::rooms::Rooms;
-use super::source::Source;
+use super::source::{Found, Source};
 
 /// Whether reading a ring is not over yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,14 +28,6 @@ pub(super) enum Continues {
     /// It is not: so the ring was found when it began. Who asks looks meanwhile, and what is reserved since is for the next
     /// round: a round that was to read that, too, would never be over beside one who asks again and again.
     From(Found),
-}
-
-/// How a ring was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Found {
-    head: Position,
-    /// Records from there on are not before this time.
-    before: u64,
 }
 
 /// What the rings of a session have in common.
@@ -159,10 +150,6 @@ impl CallRing {
         if !self.is_written {
             return 0;
         }
-        // What is reserved later has a later time, as far as the ring's clock is known.
-        let certain = found
-            .before
-            .saturating_sub(self.source.timeline.last().bound);
         lock(&self.stacks).begin_round();
         let mut encoder = std::mem::replace(&mut self.encoder, Encoder::Rows);
         let (records, count) = match &mut encoder {
@@ -191,7 +178,7 @@ impl CallRing {
             origin: Origin::Calls(self.source.reader.ring()),
             records,
             values: 0,
-            looked_ns: (self.source.reader.is_drained_to(found.head)).then(|| nanoseconds(certain)),
+            looked_ns: self.source.seen_to(found).map(nanoseconds),
             until_ns: nanoseconds(self.ring_clock.counter()),
         });
         count
@@ -234,11 +221,8 @@ impl CallRing {
         let now = self.ring_clock.counter();
         // The time in the page: a record that is reserved later may have it.
         let stall = self.beats.as_ref().map(|beats| beats.last());
-        self.look();
-        Found {
-            head: self.source.reader.head(),
-            before: stall.map_or(now, |stall| stall.min(now)),
-        }
+        let before = stall.map_or(now, |stall| stall.min(now));
+        self.source.find(&self.rings, before)
     }
 
     /// What takes records that are copied, as rows.

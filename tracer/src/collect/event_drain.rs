@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::event_formats::EventFormats;
 use crate::record::Format;
-use crate::ring::geometry::{Geometry, Position};
+use crate::ring::geometry::Geometry;
 use crate::ring::payload::{NoPayload, read_payload};
 use crate::ring::reader::{Delivered, Mode, Patience, Progress, RingReader, Sink};
 use crate::ring::snapshot::Snapshot;
@@ -18,12 +18,12 @@ use trace::doubt::{TimeDoubt, TimeDoubts};
 use trace::event::{CallValues, Passed, Record, RecordKind};
 use trace::stream::Origin;
 
-use super::backlog::{Backlog, Batch, Records};
+use super::backlog::{Backlog, Batch};
 use super::looks::{Looks, RingClock};
 use super::only_vcpus::OnlyVcpus;
 use super::rings::EventRings;
 use super::rooms::Rooms;
-use super::source::Source;
+use super::source::{Found, Source};
 use crate::clock::RunClock;
 use crate::guest::SharedMemory;
 use crate::target::MemoryError;
@@ -48,14 +48,6 @@ struct PointRing {
     torn: Torn,
     /// What was found and has not been taken out yet.
     found: Option<Found>,
-}
-
-/// What was found when a round began.
-#[derive(Debug, Clone, Copy)]
-struct Found {
-    head: Position,
-    /// The ring's clock before.
-    before: u64,
 }
 
 /// What was read at a time.
@@ -247,13 +239,15 @@ impl EventDrain {
                 continue;
             };
             let mut records = rooms.rows();
-            let batch = ring.read_some(&from, self.looks.clock(), patience, &mut records);
+            let (values, seen_to) =
+                ring.read_some(&from, self.looks.clock(), patience, &mut records);
             count_hits(&mut self.hits, &records);
             read.count += records.len();
             read.is_left |= ring.found.is_some();
             backlog.push(Batch {
-                records: Records::Rows(records),
-                ..batch
+                values,
+                looked_ns: seen_to.map(|ticks| clock.nanoseconds(ticks)),
+                ..Batch::held(Origin::Points(ring.source.reader.ring()), records)
             });
         }
         if let Some(backlog) = backlog
@@ -365,45 +359,33 @@ struct Points<'a> {
 }
 
 impl PointRing {
-    /// Takes out what was found before, or is found now, until its values are many. The batch is without its records.
+    /// Takes out what was found before, or is found now, until its values are many. Returns the bytes of these, and what all that
+    /// comes is later than, if that is known.
     fn read_some(
         &mut self,
         from: &Points<'_>,
         ring_clock: &RingClock,
         patience: Patience,
         records: &mut Vec<Record>,
-    ) -> Batch {
+    ) -> (usize, Option<u64>) {
+        let Self { source, torn, .. } = self;
         let memory = from.rings.records();
-        let vcpu = self.source.reader.ring();
-        let found = self.found.take().unwrap_or_else(|| {
-            let before = ring_clock.counter();
-            self.source.look(memory);
-            let head = self.source.reader.head();
-            Found { head, before }
-        });
-        let certain = found
-            .before
-            .saturating_sub(self.source.timeline.last().bound);
+        let found = self.found.take();
+        let found = found.unwrap_or_else(|| source.find(memory, ring_clock.counter()));
         let mut sink = PointSink {
-            vcpu,
+            vcpu: source.reader.ring(),
             from,
-            torn: &mut self.torn,
+            torn,
             records,
             values: 0,
         };
-        let source = &mut self.source;
         while source.drain_to(found.head, 1, memory, patience, &mut sink) {
             if sink.values >= AT_ONCE {
                 self.found = Some(found);
                 break;
             }
         }
-        let is_drained = source.reader.is_drained_to(found.head);
-        Batch {
-            values: sink.values,
-            looked_ns: is_drained.then(|| from.clock.nanoseconds(certain)),
-            ..Batch::held(Origin::Points(vcpu), Vec::new())
-        }
+        (sink.values, source.seen_to(found))
     }
 }
 

@@ -13,6 +13,14 @@ use trace::doubt::{TimeDoubt, TimeDoubts};
 use super::looks::{Looks, oldest};
 use crate::clock::{Jumps, Reading};
 
+/// How a ring was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Found {
+    pub head: Position,
+    /// Records from there on are not before this time.
+    before: u64,
+}
+
 /// A ring that is read.
 #[derive(Debug)]
 pub(super) struct Source {
@@ -52,6 +60,21 @@ impl Source {
         self.timeline.look(head, reading.moment, keep_from);
         self.trust
             .look(&reading, &mut self.timeline, &mut self.reader);
+    }
+
+    /// Looks. `before` is the ring's clock from before that.
+    pub fn find(&mut self, memory: &impl RingMemory, before: u64) -> Found {
+        self.look(memory);
+        let head = self.reader.head();
+        Found { head, before }
+    }
+
+    /// What is reserved later has a later time than this, as far as the ring's clock is known; none as long as some of what was
+    /// found has not been delivered.
+    pub fn seen_to(&self, found: Found) -> Option<u64> {
+        let bound = self.timeline.last().bound;
+        let is_delivered = self.reader.is_drained_to(found.head);
+        is_delivered.then(|| found.before.saturating_sub(bound))
     }
 
     /// Delivers what was written before the head of some look, up to some record after so many (`most`). Whether more of it

@@ -1,4 +1,4 @@
-//! What a session that may wait for its reader costs while its rings have room: nothing, beside one that would lose records.
+//! What a session costs that waits for its reader at full rings, beside one that loses records there, while its rings have room.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::rounds::{CALLS, Rounds, ratio};
 use crate::sample::Samples;
 use crate::table::{Row, Target};
 
-/// Loops of each leaf in each guest, of which the first touch the ring's pages for the first time: they do not count.
+/// Loops of each leaf in each guest, of which the first do not count. Each makes its records in memory that no other has used.
 const ROUNDS: u64 = 40;
 const FIRST: usize = 5;
 /// Guests of each kind, in turn.
@@ -29,17 +29,14 @@ const KINDS: [(&str, &str, &str); 4] = [
 pub fn rows(place: &Path, tsc_ghz: f64) -> Result<Vec<Row>, Failed> {
     let mut rows = Vec::new();
     for (tracer, clock, title) in KINDS {
-        let mut modes = MODES.map(|mode| (mode, Rounds::default()));
+        let mut measured = [Rounds::default(), Rounds::default()];
         for _ in 0..TURNS {
-            for (mode, rounds) in &mut modes {
-                run(
-                    place,
-                    &["--trace", tracer, "--clock", clock, "--mode", mode],
-                    rounds,
-                )?;
+            for (mode, rounds) in MODES.iter().zip(&mut measured) {
+                let how = ["--trace", tracer, "--clock", clock, "--mode", mode];
+                run(place, &how, rounds)?;
             }
         }
-        let [discard, lossless] = modes.each_ref().map(|(_, rounds)| rounds.added(TRACED));
+        let [discard, lossless] = measured.each_ref().map(|rounds| rounds.added(TRACED));
         let (discard, lossless) = (discard?, lossless?);
         let ns = |cycles: &[f64]| cycles.iter().map(|one| one / tsc_ghz).collect::<Samples>();
         for (mode, cycles) in MODES.iter().zip([&discard, &lossless]) {

@@ -17,6 +17,8 @@ pub struct Way {
     pub events: u64,
     /// Calls in each loop, and loops.
     pub calls: [u64; 2],
+    /// What is done with what is traced.
+    pub how: &'static [&'static str],
     /// What is traced of the leaf's guest.
     pub leaf: &'static [&'static str],
     /// The same of the tree's, if it is traced.
@@ -27,71 +29,63 @@ pub struct Way {
 
 /// Bytes of a record in a trace directory.
 const RECORD: u64 = 16;
-const LEAF: &str = "bench_leaf_traced";
-const TREE: &str = "calls_*";
 const MANY: [u64; 2] = [20_000, 60];
 /// The first loops touch the ring's pages for the first time, of which a guest's are made then: they do not count.
 pub const FIRST: usize = 20;
 
 /// All of them; others are compared with the first that has as many events of a call.
 pub const WAYS: [Way; 7] = [
-    Way {
-        title: "exotrace function",
-        events: 1,
-        calls: MANY,
-        leaf: &["--trace", "function", "--filter", LEAF],
-        tree: &["--trace", "function", "--filter", TREE],
-        is_lossless: false,
-    },
-    Way {
-        title: "exotrace graph",
-        events: 2,
-        calls: MANY,
-        leaf: &["--trace", "graph", "--filter", LEAF],
-        tree: &["--trace", "graph", "--filter", TREE],
-        is_lossless: false,
-    },
-    Way {
-        title: "exotrace function, no time",
-        events: 1,
-        calls: MANY,
-        leaf: &["--trace", "function", "--clock", "none", "--filter", LEAF],
-        tree: &["--trace", "function", "--clock", "none", "--filter", TREE],
-        is_lossless: false,
-    },
-    Way {
-        title: "exotrace graph, no time",
-        events: 2,
-        calls: MANY,
-        leaf: &["--trace", "graph", "--clock", "none", "--filter", LEAF],
-        tree: &["--trace", "graph", "--clock", "none", "--filter", TREE],
-        is_lossless: false,
-    },
+    of_functions("exotrace function", 1, &["--trace", "function"]),
+    of_functions("exotrace graph", 2, &["--trace", "graph"]),
+    of_functions(
+        "exotrace function, no time",
+        1,
+        &["--trace", "function", "--clock", "none"],
+    ),
+    of_functions(
+        "exotrace graph, no time",
+        2,
+        &["--trace", "graph", "--clock", "none"],
+    ),
     Way {
         title: "exotrace, a breakpoint of the guest instead of a jump",
         events: 1,
         calls: [200, 40],
-        leaf: &["--probe", "bench_leaf_traced+0x5", "--probe-tactic", "5"],
+        how: &["--probe-tactic", "5"],
+        leaf: &["--probe", "bench_leaf_traced+0x5"],
         tree: &[],
         is_lossless: false,
     },
     Way {
-        title: "exotrace graph, lossless, compact",
-        events: 2,
-        calls: MANY,
-        leaf: &["--trace", "graph", "--filter", LEAF],
-        tree: &["--trace", "graph", "--filter", TREE],
         is_lossless: true,
+        ..of_functions(
+            "exotrace graph, lossless, compact",
+            2,
+            &["--trace", "graph"],
+        )
     },
     Way {
-        title: "exotrace graph, no time, lossless, compact",
-        events: 2,
-        calls: MANY,
-        leaf: &["--trace", "graph", "--clock", "none", "--filter", LEAF],
-        tree: &["--trace", "graph", "--clock", "none", "--filter", TREE],
         is_lossless: true,
+        ..of_functions(
+            "exotrace graph, no time, lossless, compact",
+            2,
+            &["--trace", "graph", "--clock", "none"],
+        )
     },
 ];
+
+/// The leaf, and all functions of the tree.
+const fn of_functions(title: &'static str, events: u64, how: &'static [&'static str]) -> Way {
+    Way {
+        title,
+        events,
+        calls: MANY,
+        how,
+        leaf: &["--filter", "bench_leaf_traced"],
+        tree: &["--filter", "calls_*"],
+        is_lossless: false,
+    }
+}
 
 /// What a way has beside what it traces that loses nothing.
 const LOSSLESS: [&str; 6] = [
@@ -111,13 +105,13 @@ impl Way {
             events: 0,
             bytes: 0,
         };
-        let mut boot = |workload: &str, arguments: &[&str]| -> Result<Vec<String>, Failed> {
+        let mut boot = |workload: &str, what: &[&str]| -> Result<Vec<String>, Failed> {
             let cmdline = format!("workload={workload} iterations={calls} rounds={rounds}");
             let directory = tempfile::tempdir_in(place)?;
             let output = directory.path().to_string_lossy().into_owned();
             let mode: &[&str] = if self.is_lossless { &LOSSLESS } else { &[] };
             let into = ["--output", &output, "--force"];
-            let arguments = [arguments, mode, &into].concat();
+            let arguments = [self.how, what, mode, &into].concat();
             let lines = Guest::boot(place, 1, &cmdline, &arguments)?.finish()?;
             let new = match self.is_lossless {
                 true => kept_compact(directory.path())?,
