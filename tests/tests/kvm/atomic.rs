@@ -1,11 +1,11 @@
 //! Text that is changed while every vCPU runs, by one exchange of a word each.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tests::exact::assert_traced_with;
 use tests::{ATOMIC, Client, Guest, Running, guest, is_long, promises_atomic, scaled, vmm_says};
-use vmm::trial::switching::shown;
+use vmm::trial::switching::{Effort, shown, switching};
 
 use crate::live::exact_while_another_comes_and_goes;
 use crate::storm::storms;
@@ -65,6 +65,19 @@ fn the_trial_before_a_run_is_brief_and_finds_nothing_wrong() {
     println!("{tried:?} in {:?}", since.elapsed());
     assert!(tried.is_right, "{tried:?}");
     assert!(tried.is_telling(), "{tried:?}");
+}
+
+/// Few changes show it on every processor, if only they are waited for: where they did not, each start of `vmm` took a second more.
+#[test]
+fn few_changes_are_passed_both_ways() {
+    let effort = Effort {
+        time: Duration::from_secs(4),
+        ..Effort::BRIEF
+    };
+    for _ in 0..scaled(20) {
+        let tried = switching(effort).expect("a tiny VM");
+        assert!(tried.is_telling(), "{tried:?}");
+    }
 }
 
 #[test]
