@@ -56,6 +56,10 @@ pub fn attach(options: &AttachOptions) -> Result<ExitStatus, Failure> {
         .map_err(Failure::bad_input)?;
     // Before any thread is made: all of them inherit what was given up, and what is blocked.
     give_up_gains().map_err(Failure::bad_input)?;
+    let process = Process::open(pid)?;
+    // What is no guest, or may not be looked at, is said alone: nothing was tried for it.
+    let found = process.vm_descriptor().map_err(Failure::from);
+    found.map_err(|failure| ended_instead(&process, failure))?;
     options.traced.try_method()?;
     // The main thread is not held: it holds another process, and has that process call what it needs.
     options
@@ -63,7 +67,6 @@ pub fn attach(options: &AttachOptions) -> Result<ExitStatus, Failure> {
         .hold(confine::Guest::OfProcess(pid))
         .map_err(Failure::bad_input)?;
     let signals = Signals::take_over().map_err(Failure::bad_input)?;
-    let process = Process::open(pid)?;
     let end = options.duration.map(|duration| Instant::now() + duration);
     let begin = |kernel, end| {
         begin(
