@@ -22,13 +22,12 @@ impl Shell {
     /// With this kernel, and these words on its command line.
     fn start_of(kernel: &Path, words: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let script =
-            "N=0; echo up; while read line; do eval \"$line\"; N=$((N + 1)); echo did $N.; done";
+        let script = "N=0; echo step up; while read line; do eval \"$line\"; N=$((N + 1)); echo did $N.; done";
         let initrd = with_file(folder.path(), "shell", script.as_bytes());
         let qemu =
             Guest::linux_under_qemu_of("exotrace-q35", kernel, words, "sh /shell", &initrd, 2);
         let qemu = qemu.with(["-M", "q35"]).start();
-        qemu.wait_for("up");
+        qemu.wait_for("step up");
         Self {
             qemu,
             lines: 0,

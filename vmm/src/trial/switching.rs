@@ -60,7 +60,8 @@ const WAYS: [u64; 2] = [0xc6ff_4800_0044_1f0f, 0xc6ff_4800_0000_05e9];
 /// changes one way only (AMD family 25, model 1): it had fetched the place some few times. It is odd, so that both ways are passed.
 const ROW: u64 = 7;
 
-/// So often somebody looks whether it has, some tens of microseconds, before a processor is left to others for a while.
+/// So often somebody looks whether it has, for some 10 to 25 us (a pause of a processor takes 20 to 50 ns), before it leaves its
+/// processor to others for a while.
 const LOOKS: u64 = 512;
 
 /// What came of it.
