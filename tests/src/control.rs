@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::place::patience;
+use crate::place::{look_again, patience};
 
 /// A reply is waited for in turns of this length: a machine that stands still for a minute, as a virtual one can, has used
 /// up one turn and not all of the patience.
@@ -155,7 +155,16 @@ impl Client {
                 return status;
             }
             assert!(Instant::now() < deadline, "never {what}: {status}");
+            look_again();
         }
+    }
+
+    /// Waits until nobody serves it any more.
+    ///
+    /// # Panics
+    /// When that does not come.
+    pub fn is_left(&mut self) {
+        while self.line("its VMM serves it still").is_some() {}
     }
 
     /// The sum of a number over all rings of all sessions of the status.

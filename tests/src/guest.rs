@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::control::Client;
 use crate::monitor::Monitor;
 use crate::output::Ended;
-use crate::place::{bare_guest, guest, linux, patience, starts_vmm, vmm};
+use crate::place::{bare_guest, guest, linux, look_again, patience, starts_vmm, vmm};
 use crate::standstill;
 use crate::trace::Trace;
 
@@ -433,7 +433,7 @@ impl Running {
                 return None;
             }
             assert!(Instant::now() < deadline, "no control socket");
-            std::thread::yield_now();
+            look_again();
         }
     }
 
@@ -449,7 +449,7 @@ impl Running {
                 return monitor;
             }
             assert!(Instant::now() < deadline, "no monitor");
-            std::thread::yield_now();
+            look_again();
         }
     }
 

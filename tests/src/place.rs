@@ -178,6 +178,12 @@ pub fn scaled(count: u32) -> u32 {
     if in_the_box() { count / 10 } else { count }
 }
 
+/// How many changes a storm makes that has `count` of them in `make test-long`: where ring 0 is emulated all of them take minutes.
+#[must_use]
+pub fn stormy(count: u32) -> u32 {
+    scaled(if is_long() { count } else { count / 3 })
+}
+
 /// Whether tests are to do as much as they were made for, however long it takes (`make test-long`).
 #[must_use]
 pub fn is_long() -> bool {
@@ -226,8 +232,15 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + patience();
     while !holds() {
         assert!(Instant::now() < deadline, "never: {what}");
-        std::thread::yield_now();
+        look_again();
     }
+}
+
+/// Between one look and the next at what nobody is told of: the processor belongs to what is looked at. The box has one for all,
+/// and each change between two programs costs it what it has translated.
+pub fn look_again() {
+    const BETWEEN: Duration = Duration::from_millis(5);
+    std::thread::park_timeout(BETWEEN);
 }
 
 /// What ends by its time limit, which is given to `run`. On a busy host a guest has not come far by then: it gets longer ones

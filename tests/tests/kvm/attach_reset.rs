@@ -2,10 +2,9 @@
 //! what starts next.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
 
 use serde_json::json;
-use tests::{Client, Guest, Running, guest, patience};
+use tests::{Client, Guest, Running, guest};
 
 fn qemu(name: &str) -> Running {
     let name = format!("exotrace-{name}-{}", std::process::id());
@@ -23,14 +22,6 @@ fn left_in(qemu: &Running) -> BTreeSet<String> {
 
 fn is_traced(client: &mut Client) {
     client.wait_until("traced", |status| Client::rings(status, "written") > 0);
-}
-
-/// Waits until nobody serves it any more.
-fn has_ended(client: &mut Client) {
-    let deadline = Instant::now() + patience();
-    while client.ask("status", json!({})).is_some() {
-        assert!(Instant::now() < deadline, "the reset was not noticed");
-    }
 }
 
 fn reset(qemu: &Running) {
@@ -70,7 +61,7 @@ fn whoever_follows_traces_what_starts_after_the_reset() {
         let mut client = attached.client();
         is_traced(&mut client);
         reset(&qemu);
-        has_ended(&mut client);
+        client.is_left();
     }
     is_traced(&mut attached.client());
     attached.client().call("stop", json!({}));

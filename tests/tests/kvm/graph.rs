@@ -112,7 +112,7 @@ fn every_call_returns_with_ret_hooks() {
 #[test]
 fn threads_that_are_preempted_and_migrate_keep_their_calls() {
     for vcpus in [1, 2] {
-        let iterations = scaled(5000);
+        let iterations = scaled(2000);
         let cmdline =
             format!("workload=threads,smp,nops iterations={iterations} threads=6 tick=500");
         let (printed, trace) = traced(&cmdline, vcpus, "balanced");

@@ -3,17 +3,17 @@
 
 use serde_json::{Value, json};
 use tests::exact::{gated, untraced};
-use tests::scaled;
+use tests::{scaled, stormy};
 
 use crate::storm::storms;
 
 const HOOKS: [&str; 3] = ["balanced", "jmp", "ret"];
 
 #[test]
-fn five_thousand_changes_of_a_graph_session_leave_every_result_and_byte_as_it_was() {
+fn thousands_of_changes_of_a_graph_session_leave_every_result_and_byte_as_it_was() {
     let mut hooks = HOOKS.iter().cycle();
     let hook = || ["--return-hook", hooks.next().expect("an endless cycle")];
-    storms(scaled(5000), hook, |client| {
+    storms(stormy(5000), hook, |client| {
         client.call("start", json!({"tracer": "graph", "notrace": ["spin_*"]}));
     });
 }

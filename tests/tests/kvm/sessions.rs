@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tests::exact::{assert_exact, gated, untraced, without_gate};
-use tests::{Client, Guest, Random, Trace, scaled};
+use tests::{Client, Guest, Random, Trace, scaled, stormy};
 
 const DISCARD: [&str; 4] = ["--mode", "discard", "--ring-size", "16384"];
 
@@ -389,7 +389,7 @@ fn delete_all(client: &mut Client, digest: &str) -> Option<()> {
 fn sessions_that_come_and_go_at_random_disturb_nothing() {
     let mut random = Random::new();
     let expected = untraced(gated(WORKLOADS, &rest()).vcpus(2));
-    let wanted = scaled(CHANGES);
+    let wanted = stormy(CHANGES);
     let (mut changes, mut guests) = (0, 0);
     while changes < wanted {
         let guest = gated(WORKLOADS, &rest()).vcpus(2);

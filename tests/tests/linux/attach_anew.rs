@@ -19,7 +19,7 @@ fn is_followed(mut qemu: Running, start_anew: impl FnOnce(&mut Running)) {
     qemu.type_text("syscalls 100\n");
     qemu.wait_for("did syscalls 100");
     start_anew(&mut qemu);
-    while client.ask("status", json!({})).is_some() {}
+    client.is_left();
     qemu.wait_for_times("now up", 2);
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", qemu.pid())).unwrap();
     attached.client().status();

@@ -8,7 +8,7 @@ use image::Image;
 use serde_json::{Value, json};
 use terms::addr::Gva;
 use terms::function::FunctionId;
-use tests::{Client, Guest, Running, linux, vmm_says, with_file};
+use tests::{Client, Guest, Running, is_long, linux, vmm_says, with_file};
 use tracer::filter::{Filter, Reason, Sources};
 use tracer::points::tactic::{Place, Tactic, choose};
 
@@ -28,7 +28,7 @@ switch() {
     for key in kernel/sched_schedstats kernel/task_delayacct kernel/timer_migration kernel/bpf_stats_enabled vm/numa_stat; do
         put $1 /proc/sys/$key
     done
-    for events in sched timer irq workqueue filelock signal task raw_syscalls; do
+    for events in sched timer filelock raw_syscalls; do
         put $1 $T/events/$events/enable
     done
 }
@@ -43,12 +43,15 @@ all() {
 }
 all
 echo step ready; read line
-(keys 1500; echo step kept) &
-for round in 1 2 3; do all; echo round $round; done
+(keys 500; echo step kept) &
+for round in $ROUNDS; do all; echo round $round; done
 wait
 echo step switched $switched; read line
 "#;
-const CALLS: u64 = 1500;
+const CALLS: u64 = 500;
+/// Switched on and off so often while everything is traced: each key that is switched halts all vCPUs several times, and the box has
+/// one processor for them.
+const ROUNDS: [&str; 2] = ["1", "1 2 3"];
 
 /// Functions that `keys` calls, and how often each time, up to their first branch.
 const EXACT: [(&str, u64); 3] = [
@@ -199,7 +202,12 @@ fn keys_are_switched_under_probes_and_displaced_entries() {
     let image = kernel();
     let rewritten = rewritten(image);
     let folder = tempfile::tempdir().unwrap();
-    let initrd = with_file(folder.path(), "steps", STEPS.as_bytes());
+    let rounds = ROUNDS[usize::from(is_long())];
+    let initrd = with_file(
+        folder.path(),
+        "steps",
+        STEPS.replace("$ROUNDS", rounds).as_bytes(),
+    );
     let options = ["--any", "--ring-size", "16384"];
     let guest = Guest::linux("sh /steps", Some(&initrd))
         .vcpus(2)
@@ -269,7 +277,8 @@ fn keys_are_switched_under_probes_and_displaced_entries() {
         .find_map(|line| line.trim().strip_prefix("step switched "));
     let switched: u32 = switched.unwrap().trim().parse().unwrap();
     println!("{switched} keys switched");
-    assert!(switched > 4 * 2 * 13, "{ended}");
+    let times = u32::try_from(1 + rounds.split(' ').count()).unwrap();
+    assert!(switched > times * 2 * 9, "{ended}");
     for trouble in ["Oops", "BUG:", "WARNING:", "cannot"] {
         assert!(!ended.stdout.contains(trouble), "{ended}");
     }

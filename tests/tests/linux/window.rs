@@ -91,7 +91,7 @@ fn another_kernel_in_the_place_of_the_traced_one_is_left_alone() {
             break why.to_owned();
         }
         assert!(Instant::now() < deadline, "nothing is noticed: {status}");
-        std::thread::yield_now();
+        tests::look_again();
     };
     assert!(frozen.contains("another kernel"), "{frozen}");
     assert_eq!(client.status()["tracing"]["sessions"][0]["state"], "off");

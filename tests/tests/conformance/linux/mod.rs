@@ -24,7 +24,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use tests::conformance::{Ground, asked_of_the_kernel, shown_on};
-use tests::{Client, Counts, patience, vmm_says};
+use tests::{Client, Counts, look_again, patience, vmm_says};
 
 use crate::shell::Shell;
 
@@ -169,6 +169,7 @@ impl Stock {
         let deadline = Instant::now() + patience();
         while !is_so(self) {
             assert!(Instant::now() < deadline, "{what}");
+            look_again();
         }
     }
 
