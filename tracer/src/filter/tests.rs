@@ -216,6 +216,11 @@ fn what_is_taken_out_is_not_traced_and_says_so() {
         .unwrap();
     let taken_out = selection.denied.iter().find(|(id, _)| id.0 == 1).unwrap();
     assert_eq!(taken_out.1.to_string(), "excluded by '!*two'");
+    // What was never in is not taken out.
+    let selection = added(&["a_one", "!*two"])
+        .select(&image, &Sources::default())
+        .unwrap();
+    assert_eq!(selection.denied, []);
     // That nothing is left does not mean everything.
     let error = added(&["a_one", "!a_*"])
         .select(&image, &Sources::default())
