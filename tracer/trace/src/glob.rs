@@ -39,8 +39,8 @@ pub enum GlobError {
 /// What means anything but itself in a glob.
 const SPECIAL: [char; 5] = ['*', '?', '[', ']', '\\'];
 
-/// The names that a glob means. A name, or its beginning, is compared as it is: that takes a twentieth of what an expression does,
-/// for each of a kernel's functions.
+/// The names that a glob means. A name, or its beginning, is compared as it is: an expression takes longer, for each of a kernel's
+/// functions.
 #[derive(Debug, Clone)]
 enum Names {
     Exactly(Box<str>),
