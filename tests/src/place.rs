@@ -181,7 +181,13 @@ pub fn scaled(count: u32) -> u32 {
 /// How many changes a storm makes that has `count` of them in `make test-long`: where ring 0 is emulated all of them take minutes.
 #[must_use]
 pub fn stormy(count: u32) -> u32 {
-    scaled(if is_long() { count } else { count / 3 })
+    scaled(usual_or_long(count / 3, count))
+}
+
+/// The first for the tests that everybody runs, the second where they are to do as much as they were made for.
+#[must_use]
+pub fn usual_or_long<T>(usual: T, long: T) -> T {
+    if is_long() { long } else { usual }
 }
 
 /// Whether tests are to do as much as they were made for, however long it takes (`make test-long`).

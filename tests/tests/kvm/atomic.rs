@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tests::exact::assert_traced_with;
-use tests::{ATOMIC, Client, Guest, Running, guest, is_long, promises_atomic, scaled, vmm_says};
+use tests::{
+    ATOMIC, Client, Guest, Running, guest, promises_atomic, scaled, usual_or_long, vmm_says,
+};
 use vmm::trial::switching::{Effort, shown, switching};
 
 use crate::live::exact_while_another_comes_and_goes;
@@ -82,7 +84,7 @@ fn few_changes_are_passed_both_ways() {
 
 #[test]
 fn a_storm_of_changes_leaves_every_result_and_every_byte_as_it_was() {
-    let changes = if is_long() { CHANGES } else { scaled(2000) };
+    let changes = usual_or_long(scaled(2000), CHANGES);
     storms(changes, || ATOMIC, |_| {});
 }
 

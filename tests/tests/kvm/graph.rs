@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde_json::Value;
-use tests::{CALLS, Counts, Ended, Guest, Printed, Trace, scaled, vmm_says};
+use tests::{CALLS, Counts, Ended, Guest, Printed, Trace, scaled, usual_or_long, vmm_says};
 
 const WORKLOADS: &str =
     "calls,recursion,tail_calls,threads,smp,c_fentry,c_mcount,c_patchable,nops,variadic_float";
@@ -112,7 +112,7 @@ fn every_call_returns_with_ret_hooks() {
 #[test]
 fn threads_that_are_preempted_and_migrate_keep_their_calls() {
     for vcpus in [1, 2] {
-        let iterations = scaled(2000);
+        let iterations = scaled(usual_or_long(2000, 5000));
         let cmdline =
             format!("workload=threads,smp,nops iterations={iterations} threads=6 tick=500");
         let (printed, trace) = traced(&cmdline, vcpus, "balanced");

@@ -8,13 +8,13 @@ use std::process::Command;
 use serde_json::json;
 use tests::exact::untraced;
 use tests::mortal::{Steps, killed_at};
-use tests::{Ended, Guest, Random, counts_of, guest, is_long, scaled, until, vmm};
+use tests::{Ended, Guest, Random, counts_of, guest, scaled, until, usual_or_long, vmm};
 
 const CMDLINE: &str = "workload=calls,threads iterations=200 tick=500";
 
 /// How many are killed.
 fn lives(of: u32) -> u32 {
-    if is_long() { 300 } else { scaled(of) }
+    usual_or_long(scaled(of), 300)
 }
 
 fn report(trace: &Path) -> Command {

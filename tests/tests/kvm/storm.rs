@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tests::exact::{gated, untraced, without_gate};
-use tests::{Client, Guest, Printed, Random, is_long, scaled};
+use tests::{Client, Guest, Printed, Random, scaled, usual_or_long};
 
 /// What a guest does meanwhile, in more threads than it has vCPUs.
 pub struct Load {
@@ -29,7 +29,7 @@ const LOADS: [Load; 2] = [
 impl Load {
     fn guest(&self) -> Guest {
         // One that lives longer sees more changes.
-        let lives = if is_long() { 50 } else { 1 };
+        let lives = usual_or_long(1, 50);
         let rest = format!(
             "iterations={} threads=4 tick=200",
             scaled(self.iterations) * lives

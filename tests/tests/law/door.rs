@@ -38,7 +38,7 @@ fn shown(
     names: &mut BTreeSet<String>,
 ) {
     let source = &sources[&folder.join(file)];
-    for item in &source.file.items {
+    for item in &source.file().items {
         if let Item::Mod(inside) = item {
             if is_shown(&inside.vis, &inside.attrs) {
                 descend(sources, folder, file, inside, names);

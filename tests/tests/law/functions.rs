@@ -53,7 +53,7 @@ fn no_function_has_more_lines_than_can_be_seen_at_once() {
     let sources = ["tracer", "vmm/src"].into_iter().flat_map(sources);
     let of = |source: crate::source::Source| {
         let path = source.path.display().to_string();
-        let long = long_functions(&source.file).into_iter();
+        let long = long_functions(&source.file()).into_iter();
         long.map(|(name, lines)| format!("{path}: {name}, {lines} lines"))
             .collect::<Vec<_>>()
     };

@@ -1,10 +1,11 @@
 //! The sources of the repository as the laws look at them: whole files, less what is compiled for tests only.
 //! What that is, a parser says, so that it may stand anywhere in a file.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use proc_macro2::{Spacing, TokenStream, TokenTree};
 use syn::spanned::Spanned;
@@ -17,16 +18,20 @@ pub fn root() -> PathBuf {
 }
 
 /// A file.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
     /// Where it is in the repository.
     pub path: PathBuf,
     /// Its text, comments included, without what is for tests only.
     pub text: String,
-    /// The same, parsed.
-    pub file: syn::File,
 }
 
 impl Source {
+    /// Its text, parsed.
+    pub fn file(&self) -> syn::File {
+        parsed(&self.path, &self.text)
+    }
+
     /// Every name and keyword in its code.
     pub fn names(&self) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
@@ -48,20 +53,36 @@ impl Source {
 
 /// Every Rust file below `folder`, but those that are for tests only.
 pub fn sources(folder: &str) -> Vec<Source> {
-    let files = all_files(folder);
-    let tests: BTreeSet<PathBuf> = files
-        .iter()
-        .flat_map(|path| test_modules(path, &parsed(path, &read(path))))
-        .collect();
+    // Most laws look at the same folders, each in a thread of its own.
+    static READ: Mutex<BTreeMap<String, Vec<Source>>> = Mutex::new(BTreeMap::new());
+    let mut read = READ.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = read.entry(folder.to_owned());
+    known.or_insert_with(|| read_sources(folder)).clone()
+}
+
+fn read_sources(folder: &str) -> Vec<Source> {
+    let mut tests = BTreeSet::new();
+    let cut = |path: PathBuf| {
+        let whole = fs::read_to_string(&path).expect("a source file");
+        let file = parsed(&path, &whole);
+        tests.extend(test_modules(&path, &file));
+        let text = without_tests(&whole, &file);
+        Source { path, text }
+    };
+    let files: Vec<Source> = all_files(folder).into_iter().map(cut).collect();
     let is_test = |path: &Path| {
         tests
             .iter()
             .any(|test| path == test.with_extension("rs") || path.starts_with(test))
     };
+    let in_repository = |Source { path, text }| Source {
+        path: path.strip_prefix(root()).expect("below it").to_owned(),
+        text,
+    };
     files
         .into_iter()
-        .filter(|path| !is_test(path))
-        .map(|path| source(&path))
+        .filter(|file| !is_test(&file.path))
+        .map(in_repository)
         .collect()
 }
 
@@ -81,20 +102,6 @@ fn all_files(folder: &str) -> Vec<PathBuf> {
     assert!(!found.is_empty(), "no sources in {folder}");
     found.sort();
     found
-}
-
-fn source(path: &Path) -> Source {
-    let whole = read(path);
-    let text = without_tests(&whole, &parsed(path, &whole));
-    Source {
-        file: parsed(path, &text),
-        path: path.strip_prefix(root()).expect("below it").to_owned(),
-        text,
-    }
-}
-
-fn read(path: &Path) -> String {
-    fs::read_to_string(path).expect("a source file")
 }
 
 fn parsed(path: &Path, text: &str) -> syn::File {
@@ -245,7 +252,6 @@ fn what_is_for_tests_is_cut_out_wherever_it_stands() {
     assert_eq!(more, [Path::new("a/b/more")]);
     let source = Source {
         path: PathBuf::new(),
-        file: syn::parse_file(&left).expect("Rust"),
         text: left,
     };
     assert_eq!(source.strings(), ["text", "mock"]);

@@ -46,7 +46,7 @@ fn no_name_says_nothing() {
         let path = source.path.display();
         let names = source.path.iter().filter_map(|name| name.to_str());
         let names = names.map(|name| name.trim_end_matches(".rs").to_owned());
-        for name in names.chain(declared(&source.file.items)) {
+        for name in names.chain(declared(&source.file().items)) {
             let empty = EMPTY
                 .iter()
                 .find(|empty| parts(&name).any(|part| part == **empty));

@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tests::{Client, Guest, Running, guest, linux, look_again, patience, vmm_says, with_file};
+use tests::{
+    Client, Guest, Running, guest, linux, look_again, patience, usual_or_long, vmm_says, with_file,
+};
 
 use crate::shell::Shell;
 
@@ -109,10 +111,15 @@ fn a_linux_of_qemu_is_traced_wherever_it_is() {
     assert!(row.contains("512 MiB") && row.contains("Linux 6."), "{row}");
     let function = "__x64_sys_sched_get_priority_max";
     let file = linux().0;
-    for (tracer, calls, file) in [
+    let usual = [
         ("function", 12345, None),
         ("graph", 1234, Some(file.as_path())),
-    ] {
+    ];
+    let long = [
+        ("graph", 1234, None),
+        ("function", 234, Some(file.as_path())),
+    ];
+    for (tracer, calls, file) in usual.into_iter().chain(long).take(usual_or_long(2, 4)) {
         let attached = Guest::attached(qemu.pid(), file).with(["--filter", function]);
         let attached = attached.with(["--trace", tracer, "--mode", "discard"]);
         let mut attached = attached.output().start();

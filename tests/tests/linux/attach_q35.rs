@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use tests::{Client, Ended, Guest, Running, is_long, kernels, linux, vmm_says, with_file};
+use tests::{Client, Ended, Guest, Running, kernels, linux, usual_or_long, vmm_says, with_file};
 
 /// A shell in a QEMU of its own, that says when it has done a line.
 struct Shell {
@@ -149,14 +149,18 @@ fn tasks_that_wait_and_vcpus_that_were_never_started_keep_nothing_of_ours() {
                            until [ $(cat /proc/[0-9]*/stat | grep -c '(sh) S') -ge 11 ]; do :; done";
     let mut all = kernels(Some("suite")).into_iter();
     let old = all.find(|kernel| kernel.name == "old").unwrap();
-    let shell = Shell::start_of(&old.image(), &format!("{} maxcpus=1", old.boots_with));
-    let work = format!("syscalls {CALLS}; ls / | cat > /dev/null");
-    leaves_nothing(shell, &format!("{WAITING}; {work}"), &work);
+    let old = (old.image(), old.boots_with);
+    let of_today = (linux().0, String::new());
+    for (kernel, words) in usual_or_long(vec![old.clone()], vec![old, of_today]) {
+        let shell = Shell::start_of(&kernel, &format!("{words} maxcpus=1"));
+        let work = format!("syscalls {CALLS}; ls / | cat > /dev/null");
+        leaves_nothing(shell, &format!("{WAITING}; {work}"), &work);
+    }
 }
 
 #[test]
 fn a_linux_that_works_goes_on_however_often_it_is_let_go() {
-    let times = if is_long() { 2 } else { 1 };
+    let times = usual_or_long(1, 2);
     let mut shell = Shell::start();
     // Tasks that begin and end, and wait for each other.
     shell.does("while :; do ls / | cat | wc -l > /dev/null; done & A=$!");

@@ -2,7 +2,7 @@
 //! start. More of it is in the suite linux_long.
 
 use tests::start::Start;
-use tests::{Guest, linux};
+use tests::{Guest, linux, usual_or_long};
 
 #[test]
 fn a_boot_has_every_init_call_that_the_kernel_says_it_made() {
@@ -44,10 +44,13 @@ fn a_boot_has_every_init_call_that_the_kernel_says_it_made() {
 #[test]
 fn of_a_boot_only_the_calls_of_some_tasks_are_recorded() {
     const CALL: &str = "__x64_sys_sched_get_priority_max";
-    for (which, task, call, init) in [
+    let of_two = [
         ("--only-tasks", "syscalls", 50, false),
         ("--not-tasks", "syscalls", 0, true),
-    ] {
+    ];
+    let by_number = [("--only-tasks", "0", 0, true)];
+    let of_all = of_two.into_iter().chain(by_number);
+    for (which, task, call, init) in of_all.take(usual_or_long(2, 3)) {
         let guest = Guest::linux_with("noxsave", "syscalls 50", None).vcpus(2);
         let guest = guest.with([
             "--attach-at",

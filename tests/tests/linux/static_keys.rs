@@ -8,7 +8,7 @@ use image::Image;
 use serde_json::{Value, json};
 use terms::addr::Gva;
 use terms::function::FunctionId;
-use tests::{Client, Guest, Running, is_long, linux, vmm_says, with_file};
+use tests::{Client, Guest, Running, linux, usual_or_long, vmm_says, with_file};
 use tracer::filter::{Filter, Reason, Sources};
 use tracer::points::tactic::{Place, Tactic, choose};
 
@@ -28,7 +28,7 @@ switch() {
     for key in kernel/sched_schedstats kernel/task_delayacct kernel/timer_migration kernel/bpf_stats_enabled vm/numa_stat; do
         put $1 /proc/sys/$key
     done
-    for events in sched timer filelock raw_syscalls; do
+    for events in $EVENTS; do
         put $1 $T/events/$events/enable
     done
 }
@@ -43,15 +43,52 @@ all() {
 }
 all
 echo step ready; read line
-(keys 500; echo step kept) &
+(keys $CALLS; echo step kept) &
 for round in $ROUNDS; do all; echo round $round; done
 wait
 echo step switched $switched; read line
 "#;
-const CALLS: u64 = 500;
-/// Switched on and off so often while everything is traced: each key that is switched halts all vCPUs several times, and the box has
-/// one processor for them.
-const ROUNDS: [&str; 2] = ["1", "1 2 3"];
+
+/// How much of it. Each key that is switched halts all vCPUs several times, and the box has one processor for them.
+struct Amount {
+    /// Switched on and off so often while everything is traced.
+    rounds: &'static str,
+    /// Whose jump labels are switched, beside others.
+    events: &'static str,
+    /// At least so many are switched one way in a round, the others with them.
+    each_way: u32,
+    /// How often `keys` makes its calls meanwhile.
+    calls: u64,
+}
+
+const USUAL: Amount = Amount {
+    rounds: "1",
+    events: "sched timer filelock raw_syscalls",
+    each_way: 9,
+    calls: 500,
+};
+const LONG: Amount = Amount {
+    rounds: "1 2 3",
+    events: "sched timer irq workqueue filelock signal task raw_syscalls",
+    each_way: 13,
+    calls: 1500,
+};
+
+impl Amount {
+    /// What the guest does.
+    fn steps(&self) -> String {
+        let steps = STEPS.replace("$ROUNDS", self.rounds);
+        let steps = steps.replace("$EVENTS", self.events);
+        steps.replace("$CALLS", &self.calls.to_string())
+    }
+
+    /// How many switches there are at least, with those before anything is traced.
+    fn switches(&self) -> u32 {
+        let rounds = self.rounds.split(' ').count();
+        let rounds = u32::try_from(1 + rounds).unwrap_or(u32::MAX);
+        rounds * 2 * self.each_way
+    }
+}
 
 /// Functions that `keys` calls, and how often each time, up to their first branch.
 const EXACT: [(&str, u64); 3] = [
@@ -202,12 +239,8 @@ fn keys_are_switched_under_probes_and_displaced_entries() {
     let image = kernel();
     let rewritten = rewritten(image);
     let folder = tempfile::tempdir().unwrap();
-    let rounds = ROUNDS[usize::from(is_long())];
-    let initrd = with_file(
-        folder.path(),
-        "steps",
-        STEPS.replace("$ROUNDS", rounds).as_bytes(),
-    );
+    let amount = usual_or_long(USUAL, LONG);
+    let initrd = with_file(folder.path(), "steps", amount.steps().as_bytes());
     let options = ["--any", "--ring-size", "16384"];
     let guest = Guest::linux("sh /steps", Some(&initrd))
         .vcpus(2)
@@ -256,7 +289,7 @@ fn keys_are_switched_under_probes_and_displaced_entries() {
             let mut probes = list["probes"].as_array().unwrap().iter();
             let probe = probes.find(|probe| probe["address"] == at.to_string());
             let probe = probe.unwrap_or_else(|| panic!("{at}: {list}"));
-            assert_eq!(probe["hits"], CALLS * each, "{probe}");
+            assert_eq!(probe["hits"], amount.calls * each, "{probe}");
         }
     }
     let status = client.status();
@@ -277,8 +310,7 @@ fn keys_are_switched_under_probes_and_displaced_entries() {
         .find_map(|line| line.trim().strip_prefix("step switched "));
     let switched: u32 = switched.unwrap().trim().parse().unwrap();
     println!("{switched} keys switched");
-    let times = u32::try_from(1 + rounds.split(' ').count()).unwrap();
-    assert!(switched > times * 2 * 9, "{ended}");
+    assert!(switched > amount.switches(), "{ended}");
     for trouble in ["Oops", "BUG:", "WARNING:", "cannot"] {
         assert!(!ended.stdout.contains(trouble), "{ended}");
     }

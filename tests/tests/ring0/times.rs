@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tests::exact::{gated, without_gate};
-use tests::{Guest, Trace, scaled};
+use tests::{Guest, Trace, scaled, usual_or_long};
 
 /// The times of all calls, in the order of the report.
 fn times(trace: &Trace) -> Vec<Duration> {
@@ -101,7 +101,7 @@ struct Waited {
 
 /// Two vCPUs that wait again and again, and are recorded all the same: each of the waits between two calls.
 fn waits(wait_time: &str) -> Vec<Waited> {
-    let count = scaled(200_000);
+    let count = scaled(usual_or_long(200_000, 600_000));
     let workload = format!("workload=bench_smp iterations={count} rounds=1");
     let guest = Guest::new(&workload).vcpus(2).output();
     let guest = guest.with(["--trace", "function", "--filter", "bench_leaf_traced"]);
@@ -149,7 +149,7 @@ fn a_guest_does_not_see_waits_that_are_hidden_from_it() {
 /// that any has seen.
 #[test]
 fn pauses_beside_hidden_waits_lose_nothing_and_turn_no_clock_back() {
-    let iterations = format!("iterations={}", scaled(200_000));
+    let iterations = format!("iterations={}", scaled(usual_or_long(200_000, 600_000)));
     let guest = gated("clock", &iterations).vcpus(2).output();
     let guest = guest.with(["--mode", "lossless", "--ring-size", "64"]);
     let guest = guest.with(["--wait-time", "hidden", "--patch-method", "quiesce"]);

@@ -14,7 +14,7 @@ use crate::registers::{SESSIONS, setup};
 use crate::setup::{PLACES, Place};
 
 /// None of them faults on memory that is mapped, and none leaves the guest.
-const ALLOWED: [Mnemonic; 18] = [
+const ALLOWED: [Mnemonic; 19] = [
     Mnemonic::Push,
     Mnemonic::Pop,
     Mnemonic::Mov,
@@ -23,6 +23,7 @@ const ALLOWED: [Mnemonic; 18] = [
     Mnemonic::Jae,
     Mnemonic::Jb,
     Mnemonic::Je,
+    Mnemonic::Jne,
     Mnemonic::Jmp,
     Mnemonic::Rdtsc,
     Mnemonic::Shl,

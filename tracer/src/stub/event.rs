@@ -9,7 +9,7 @@ use insn::asm::registers::gpr64;
 use insn::asm::{CodeAssembler, IcedError, lea_fixed, qword_ptr};
 use terms::addr::Gva;
 
-use super::recorder::Recorder;
+use super::recorder::{Recorder, Unforeseen};
 use super::registers::{ENTRY, Scratch};
 use crate::record::{MARK_MASK, RECORD_BYTES};
 
@@ -42,17 +42,22 @@ pub const PAYLOAD_LOG2_MIN: u32 = 6;
 
 impl EventRecorder {
     /// Takes the time and a slot. Leaves the record in rdx, the lap mark in r10, and in r11 the distance of the slot
-    /// from the first one of ring 0; changes rax.
-    pub(super) fn emit_slot(&self, a: &mut CodeAssembler, value: i32) -> Result<(), IcedError> {
+    /// from the first one of ring 0; changes rax. What is returned stands out of the way.
+    pub(super) fn emit_slot(
+        &self,
+        a: &mut CodeAssembler,
+        value: i32,
+    ) -> Result<Option<Unforeseen>, IcedError> {
         use gpr64::{r10, r11, rax};
         let recorder = &self.recorder;
         recorder.emit_time(a, &SCRATCH)?;
-        recorder.emit_reserve(a, &SCRATCH)?;
+        let unforeseen = recorder.emit_reserve(a, &SCRATCH)?;
         recorder.emit_mark(a, &SCRATCH, value)?;
         a.mov(r10, rax)?;
         a.and(r10, i32::try_from(MARK_MASK).unwrap_or(i32::MAX))?;
         recorder.emit_place(a, &SCRATCH)?;
-        a.add(r11, rax)
+        a.add(r11, rax)?;
+        Ok(unforeseen)
     }
 
     /// Changes the distance of a slot in r11 to the address of its payload; changes rax.

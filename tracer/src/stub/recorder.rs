@@ -116,19 +116,20 @@ impl Recorder {
     }
 
     /// Writes the record. `step` is that of a graph record; what is said beside is in the detail register
-    /// ([`Self::emit_beside`]). The function word is the placeholder [`PLACE_VALUE`].
+    /// ([`Self::emit_beside`]). The function word is the placeholder [`PLACE_VALUE`]. What is returned stands out of the way.
     pub(super) fn emit_write(
         &self,
         a: &mut CodeAssembler,
         scratch: &Scratch,
         step: Step,
-    ) -> Result<(), IcedError> {
+    ) -> Result<Option<Unforeseen>, IcedError> {
         self.emit_time(a, scratch)?;
-        self.emit_timed(a, scratch, step)?;
+        let unforeseen = self.emit_timed(a, scratch, step)?;
         match step {
-            Step::Exit => Ok(()),
-            Step::Entry | Step::Tail | Step::Unhooked => self.halts.emit_passed(a),
+            Step::Exit => {}
+            Step::Entry | Step::Tail | Step::Unhooked => self.halts.emit_passed(a)?,
         }
+        Ok(unforeseen)
     }
 
     /// The same once the time is there, and without what follows.
@@ -137,7 +138,7 @@ impl Recorder {
         a: &mut CodeAssembler,
         scratch: &Scratch,
         step: Step,
-    ) -> Result<(), IcedError> {
+    ) -> Result<Option<Unforeseen>, IcedError> {
         let Scratch {
             mark,
             detail,
@@ -147,7 +148,7 @@ impl Recorder {
         if self.format == Format::GraphUntimed {
             a.shl(detail, UNTIMED_SLOT_SHIFT)?;
         }
-        self.emit_reserve(a, scratch)?;
+        let unforeseen = self.emit_reserve(a, scratch)?;
         self.emit_mark(a, scratch, PLACE_VALUE)?;
         match self.format {
             Format::Calls => {}
@@ -163,7 +164,8 @@ impl Recorder {
             Format::GraphUntimed => a.add(record, (step as i32) << UNTIMED_STEP_SHIFT)?,
         }
         self.emit_place(a, scratch)?;
-        self.emit_stores(a, scratch)
+        self.emit_stores(a, scratch)?;
+        Ok(unforeseen)
     }
 
     /// Completes the record with `value`, which is its function's, and the lap mark, and leaves the word in its
@@ -259,17 +261,18 @@ impl Recorder {
         &self,
         a: &mut CodeAssembler,
         scratch: &Scratch,
-    ) -> Result<(), IcedError> {
+    ) -> Result<Option<Unforeseen>, IcedError> {
         let access = self.access(scratch);
-        if access.is_shared() {
-            a.mov(HEAD_LOW, RESERVED)?;
-            return a.lock().xadd(access.word(HEAD), registers::HEAD);
+        if !access.is_shared() && self.clock != Clock::Tsc {
+            return Self::emit_foreseen(a, access, scratch.mark).map(Some);
         }
-        if self.clock == Clock::Tsc {
-            a.mov(HEAD_LOW, RESERVED)?;
-            return a.xadd(access.word(HEAD), registers::HEAD);
+        a.mov(HEAD_LOW, RESERVED)?;
+        let word = access.word(HEAD);
+        match access.is_shared() {
+            true => a.lock().xadd(word, registers::HEAD)?,
+            false => a.xadd(word, registers::HEAD)?,
         }
-        Self::emit_foreseen(a, access, scratch.mark)
+        Ok(None)
     }
 
     /// Reserves as ever, but goes on with what the head word was foreseen to be, when it was.
@@ -282,21 +285,46 @@ impl Recorder {
         a: &mut CodeAssembler,
         access: CellAccess,
         foreseen: AsmRegister64,
-    ) -> Result<(), IcedError> {
-        let (head, next) = (registers::HEAD, RESERVED.cast_signed());
-        let mut right = a.create_label();
+    ) -> Result<Unforeseen, IcedError> {
+        let head = registers::HEAD;
+        let mut unforeseen = Unforeseen {
+            wrong: a.create_label(),
+            right: a.create_label(),
+            access,
+            foreseen,
+        };
         a.mov(foreseen, access.word(FORESEEN))?;
-        a.lea(head, ptr(foreseen + next))?;
+        a.lea(head, ptr(foreseen + RESERVED.cast_signed()))?;
         a.mov(access.word(FORESEEN), head)?;
         a.mov(HEAD_LOW, RESERVED)?;
         a.xadd(access.word(HEAD), head)?;
         a.cmp(head, foreseen)?;
-        a.je(right)?;
-        a.lea(foreseen, ptr(head + next))?;
-        a.mov(access.word(FORESEEN), foreseen)?;
-        a.mov(foreseen, head)?;
-        a.set_label(&mut right)?;
-        a.mov(head, foreseen)
+        a.jne(unforeseen.wrong)?;
+        a.set_label(&mut unforeseen.right)?;
+        a.mov(head, foreseen)?;
+        Ok(unforeseen)
+    }
+}
+
+/// The part of a recorder that runs when the head word was not what was foreseen. It stands out of the way, as a jump that is
+/// taken costs some processors more than all that is foreseen saves (Zen 3: docs/performance.md).
+#[derive(Debug)]
+#[must_use = "its label has to stand somewhere"]
+pub(super) struct Unforeseen {
+    wrong: CodeLabel,
+    right: CodeLabel,
+    access: CellAccess,
+    foreseen: AsmRegister64,
+}
+
+impl Unforeseen {
+    /// Appends the code: foresees anew, and goes on with what the head word was.
+    pub(super) fn emit(mut self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        a.set_label(&mut self.wrong)?;
+        a.lea(self.foreseen, ptr(registers::HEAD + RESERVED.cast_signed()))?;
+        a.mov(self.access.word(FORESEEN), self.foreseen)?;
+        a.mov(self.foreseen, registers::HEAD)?;
+        a.jmp(self.right)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::capture::CaptureError;
 use crate::record::function_word;
 use crate::stub::graph;
 use crate::stub::profile::TableLayout;
-use crate::stub::recorder::{Full, Recorder};
+use crate::stub::recorder::{Full, Recorder, Unforeseen};
 use crate::stub::registers::{ENTRY, HEAD, RECORDING, emit_restore, emit_save};
 use crate::stub::spec::{SiteShape, StubSpec};
 use trace::event::Step;
@@ -183,9 +183,11 @@ fn emit_entry(a: &mut CodeAssembler, spec: &StubSpec, go_on: Gva) -> Result<(), 
     let saved: Vec<_> = RECORDING.into_iter().chain(further).collect();
     let slot = spec.shape.slot(saved.len() + usize::from(is_bare));
     let is_known = spec.shape.has_return_address();
-    let write = |a: &mut CodeAssembler, one: &Recorder| {
+    let mut unforeseen = Vec::new();
+    let mut write = |a: &mut CodeAssembler, one: &Recorder| {
         one.emit_beside(a, &ENTRY, (slot, is_known))?;
-        one.emit_write(a, &ENTRY, Step::Entry)
+        unforeseen.extend(one.emit_write(a, &ENTRY, Step::Entry)?);
+        Ok::<_, IcedError>(())
     };
     let mut full = Vec::new();
     let mut out = a.create_label();
@@ -224,6 +226,8 @@ fn emit_entry(a: &mut CodeAssembler, spec: &StubSpec, go_on: Gva) -> Result<(), 
         a.pop(HEAD)?;
     }
     a.jmp(go_on.0)?;
+    let mut unforeseen = unforeseen.into_iter();
+    unforeseen.try_for_each(|part: Unforeseen| part.emit(a))?;
     full.into_iter().try_for_each(|part| part.emit(a))
 }
 

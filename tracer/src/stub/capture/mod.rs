@@ -39,7 +39,7 @@ use terms::function::FunctionId;
 
 use super::event::{EventRecorder, RED_ZONE, SCRATCH, STACK_POINTER, Tail};
 use super::reach::Reach;
-use super::recorder::Full;
+use super::recorder::{Full, Unforeseen};
 use super::registers;
 use super::template::{StubError, TEMPLATE_MAX, Template};
 use crate::capture::{Capture, CaptureError, Captured, Source};
@@ -171,9 +171,12 @@ impl CaptureStub {
             Tail::Return => a.ret()?,
             Tail::Continue => a.jmp(near.wrapping_add(PLACE_CONTINUE).0)?,
         }
-        for (full, faults) in rest {
-            full.emit(a)?;
-            for fault in faults {
+        for seldom in rest {
+            if let Some(unforeseen) = seldom.unforeseen {
+                unforeseen.emit(a)?;
+            }
+            seldom.full.emit(a)?;
+            for fault in seldom.faults {
                 bind(a, fault.label)?;
                 a.or(frame::STATUS.low_dword(), 1u32 << fault.number)?;
                 a.xor(gpr32::eax, gpr32::eax)?;
@@ -212,6 +215,14 @@ struct Fault {
     back: CodeLabel,
 }
 
+/// What of the code of an event stands out of the way.
+#[derive(Debug)]
+struct Seldom {
+    unforeseen: Option<Unforeseen>,
+    full: Full,
+    faults: Vec<Fault>,
+}
+
 /// Code that is being written. rax holds what has been computed last, rcx is free for operands. In a payload rdx is
 /// the record, r10 the lap mark and r11 the payload's address.
 struct CaptureCode<'a> {
@@ -224,7 +235,7 @@ struct CaptureCode<'a> {
 
 impl CaptureCode<'_> {
     /// Appends the code of one event, up to what stands out of the way.
-    fn emit_part(&mut self, part: &CapturePart) -> Result<(Full, Vec<Fault>), IcedError> {
+    fn emit_part(&mut self, part: &CapturePart) -> Result<Seldom, IcedError> {
         use gpr64::{r10, r11, rax, rcx, rdx};
         let EventRecorder { recorder, .. } = part.recorder;
         let access = recorder.access(&SCRATCH);
@@ -244,7 +255,7 @@ impl CaptureCode<'_> {
         let recording: Vec<_> = [rax, rdx, r10].into_iter().chain(computing).collect();
         let recording = self.frame.emit_save(self.a, &recording)?;
         let event = function_word(FunctionId(part.event.0));
-        part.recorder.emit_slot(self.a, event)?;
+        let unforeseen = part.recorder.emit_slot(self.a, event)?;
         self.a.mov(frame::SLOT.place(), r11)?;
         if !part.capture.values.is_empty() {
             part.recorder.emit_payload_address(self.a)?;
@@ -258,7 +269,11 @@ impl CaptureCode<'_> {
         self.frame.emit_restore(self.a, &looking)?;
         bind(self.a, skip)?;
         let full = Full::new(full, room, done, (&recorder, &SCRATCH));
-        Ok((full, faults))
+        Ok(Seldom {
+            unforeseen,
+            full,
+            faults,
+        })
     }
 
     /// Appends the stores of all values.

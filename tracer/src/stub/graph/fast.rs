@@ -41,7 +41,8 @@ impl Code<'_> {
         mirror.emit_first_way(a, rcx, [rax, rdx], undo)?;
         self.emit_checked_keep(a, rcx, undo)?;
         recorder.emit_beside(a, &ENTRY, (self.slot(), true))?;
-        recorder.emit_write(a, &ENTRY, Step::Entry)?;
+        let unforeseen = recorder.emit_write(a, &ENTRY, Step::Entry)?;
+        self.unforeseen.extend(unforeseen);
         emit_restore(a, &self.saved)?;
         a.add(rsp, 8)?;
         a.call(body.0)?;

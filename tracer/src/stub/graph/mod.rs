@@ -35,7 +35,7 @@ use crate::stub::access::CellAccess;
 use crate::stub::cell::LIMIT;
 use crate::stub::mirror::Claim;
 use crate::stub::profile;
-use crate::stub::recorder::Full;
+use crate::stub::recorder::{Full, Unforeseen};
 use crate::stub::registers::{CALLERS, ENTRY, EXIT, HEAD, Scratch, emit_restore, emit_save};
 use crate::stub::spec::{Hook, ReturnHook, SiteShape, StubSpec};
 use trace::event::Step;
@@ -98,6 +98,7 @@ struct Code<'a> {
     unhooked: CodeLabel,
     leave: CodeLabel,
     claims: Vec<Claim>,
+    unforeseen: Vec<Unforeseen>,
     full: Vec<Full>,
 }
 
@@ -114,6 +115,7 @@ impl<'a> Code<'a> {
             unhooked: a.create_label(),
             leave: a.create_label(),
             claims: Vec::new(),
+            unforeseen: Vec::new(),
             full: Vec::new(),
         }
     }
@@ -233,7 +235,10 @@ impl<'a> Code<'a> {
                 Some(entered) if matches!(step, Step::Entry | Step::Exit) => {
                     self.emit_write_timing(a, recorder, scratch, (step, entered))?;
                 }
-                _ => recorder.emit_write(a, scratch, step)?,
+                _ => {
+                    let unforeseen = recorder.emit_write(a, scratch, step)?;
+                    self.unforeseen.extend(unforeseen);
+                }
             }
             a.set_label(&mut back)?;
             self.full
@@ -314,8 +319,15 @@ impl<'a> Code<'a> {
         self.emit_entry_only(a, Step::Unhooked, body)?;
         a.set_label(&mut self.off)?;
         a.jmp(body.0)?;
-        let mut claims = self.claims.into_iter();
+        let mut claims = std::mem::take(&mut self.claims).into_iter();
         claims.try_for_each(|claim| claim.emit(a))?;
+        self.emit_seldom(a)
+    }
+
+    /// What of the records is out of the way.
+    fn emit_seldom(self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        let mut unforeseen = self.unforeseen.into_iter();
+        unforeseen.try_for_each(|part| part.emit(a))?;
         self.full.into_iter().try_for_each(|full| full.emit(a))
     }
 
@@ -327,7 +339,7 @@ impl<'a> Code<'a> {
         self.emit_entry_only(a, Step::Unhooked, body)?;
         a.set_label(&mut self.off)?;
         a.jmp(body.0)?;
-        self.full.into_iter().try_for_each(|full| full.emit(a))
+        self.emit_seldom(a)
     }
 
     /// Records a call whose return is not hooked, and continues in the function.

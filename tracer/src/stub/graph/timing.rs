@@ -34,7 +34,8 @@ impl Code<'_> {
         recorder.emit_time(a, scratch)?;
         // What comes after goes by no distance from the stack pointer.
         a.push(scratch.record)?;
-        recorder.emit_timed(a, scratch, step)?;
+        let unforeseen = recorder.emit_timed(a, scratch, step)?;
+        self.unforeseen.extend(unforeseen);
         // Every recorder loads it anew.
         a.pop(scratch.base)?;
         match step {
