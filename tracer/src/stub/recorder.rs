@@ -307,7 +307,7 @@ impl Recorder {
 }
 
 /// The part of a recorder that runs when the head word was not what was foreseen. It stands out of the way, as a jump that is
-/// taken costs some processors more than all that is foreseen saves (Zen 3: docs/performance.md).
+/// taken costs Zen 3 more than all that is foreseen saves (docs/performance.md).
 #[derive(Debug)]
 #[must_use = "its label has to stand somewhere"]
 pub(super) struct Unforeseen {
