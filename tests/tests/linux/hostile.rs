@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tests::{Client, Ended, Guest, Running, is_long};
+use tests::{Client, Ended, Guest, Running, is_long, usual_or_long};
 
 /// What memory may grow by while it attacks, in KiB: what it touches of the tracing memory, and of its own.
 const GROWTH_MAX: u64 = 128 << 10;
@@ -154,12 +154,12 @@ fn attack_with(words: &str) {
 
 #[test]
 fn a_linux_that_attacks_whoever_watches_it_spoils_its_own_trace_at_most() {
-    attack_with("300");
+    attack_with(usual_or_long("150", "300"));
 }
 
 #[test]
 fn a_module_that_attacks_whoever_watches_it_spoils_its_own_trace_at_most() {
-    attack_with("300 module");
+    attack_with(usual_or_long("150 module", "300 module"));
 }
 
 /// So that it is known to have attacked. On one vCPU: another one would see what is about to be undone.
