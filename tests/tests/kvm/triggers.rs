@@ -256,7 +256,7 @@ fn a_call_that_has_not_ended_is_noticed_once() {
         // Now and then it is between two calls.
         let begin = uptime(&client.status());
         let status = client.wait_until("it is noticed, or not", |status| {
-            fired(status)[0].0 > 0 || uptime(status) > begin + 1_000
+            fired(status)[0].0 > 0 || uptime(status) > begin + 2_000
         });
         if fired(&status)[0].0 > 0 {
             break;

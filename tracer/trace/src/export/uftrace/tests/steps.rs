@@ -112,7 +112,7 @@ fn made(stretches: &[Stretch], room: u64, how: How) -> Made {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
     fn many_steps_at_a_time_make_the_same_files(
