@@ -281,12 +281,13 @@ impl Guest {
         let mut child = self.command.spawn().expect("vmm starts");
         let stdout = child.stdout.take().expect("its stdout");
         let stderr = child.stderr.take().expect("its stderr");
-        let console = Arc::new(Console::default());
-        let reader = Arc::clone(&console);
+        let (console, said) = (Arc::new(Printed::default()), Arc::new(Printed::default()));
+        let (reader, listener) = (Arc::clone(&console), Arc::clone(&said));
         Running {
             stdout: Some(std::thread::spawn(move || reader.fill(stdout))),
-            stderr: Some(std::thread::spawn(move || read_all(stderr))),
+            stderr: Some(std::thread::spawn(move || listener.fill(stderr))),
             console,
+            said,
             socket,
             child,
             folder: self.folder,
@@ -320,18 +321,18 @@ fn microvm(name: &str, vcpus: u32, memory: u32) -> Command {
     command
 }
 
-/// The console as far as it has been printed.
+/// A console, or what a program says, as far as it has been printed.
 #[derive(Debug, Default)]
-struct Console {
+struct Printed {
     text: Mutex<(String, bool)>,
     more: Condvar,
 }
 
-impl Console {
-    fn fill(&self, stdout: impl Read) {
-        let mut stdout = BufReader::new(stdout);
+impl Printed {
+    fn fill(&self, output: impl Read) {
+        let mut output = BufReader::new(output);
         let mut line = Vec::new();
-        while stdout
+        while output
             .read_until(b'\n', &mut line)
             .is_ok_and(|count| count > 0)
         {
@@ -359,13 +360,10 @@ impl Console {
         assert!(!is_late, "the guest does not print '{what}': {printed}");
         assert!(found, "the guest ended without '{what}': {printed}");
     }
-}
 
-fn read_all(mut from: impl Read) -> String {
-    let mut bytes = Vec::new();
-    // What was read before an error is there.
-    let _ = from.read_to_end(&mut bytes);
-    String::from_utf8_lossy(&bytes).into_owned()
+    fn so_far(&self) -> String {
+        self.text.lock().expect("the console").0.clone()
+    }
 }
 
 /// A guest that runs. It is killed when this is dropped.
@@ -374,9 +372,10 @@ pub struct Running {
     child: Child,
     folder: TempDir,
     socket: PathBuf,
-    console: Arc<Console>,
+    console: Arc<Printed>,
+    said: Arc<Printed>,
     stdout: Option<JoinHandle<()>>,
-    stderr: Option<JoinHandle<String>>,
+    stderr: Option<JoinHandle<()>>,
 }
 
 impl Running {
@@ -414,8 +413,8 @@ impl Running {
     /// When it does not come, or `vmm` ends before.
     pub fn client(&mut self) -> Client {
         self.connected().unwrap_or_else(|| {
-            let said = self.stderr.take().map(JoinHandle::join);
-            panic!("vmm ended without a control socket: {said:?}");
+            let said = self.all_said();
+            panic!("vmm ended without a control socket: {said}");
         })
     }
 
@@ -475,7 +474,23 @@ impl Running {
     /// When its reader did.
     #[must_use]
     pub fn printed(&self) -> String {
-        self.console.text.lock().expect("the console").0.clone()
+        self.console.so_far()
+    }
+
+    /// What `vmm` has said so far, on its stderr.
+    ///
+    /// # Panics
+    /// When its reader did.
+    #[must_use]
+    pub fn said(&self) -> String {
+        self.said.so_far()
+    }
+
+    /// The same, after its end.
+    fn all_said(&mut self) -> String {
+        // What was read before it panicked is there.
+        let _ = self.stderr.take().map(JoinHandle::join);
+        self.said()
     }
 
     /// Types this on the guest's console.
@@ -548,11 +563,10 @@ impl Running {
         if let Some(reader) = self.stdout.take() {
             reader.join().expect("the console is read");
         }
-        let stderr = self.stderr.take().map(JoinHandle::join);
         let ended = Ended {
             code: status.code(),
             stdout: self.printed(),
-            stderr: stderr.and_then(Result::ok).unwrap_or_default(),
+            stderr: self.all_said(),
         };
         let folder = std::mem::replace(&mut self.folder, TempDir::new().expect("a folder"));
         (ended, Trace::new(folder, "trace"))
@@ -568,10 +582,8 @@ impl Drop for Running {
         // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        if std::thread::panicking()
-            && let Some(said) = self.stderr.take().and_then(|reader| reader.join().ok())
-        {
-            eprintln!("vmm said: {said}");
+        if std::thread::panicking() && self.stderr.is_some() {
+            eprintln!("vmm said: {}", self.all_said());
         }
     }
 }

@@ -244,33 +244,39 @@ fn triggers_of_other_sessions_wait_in_them() {
 /// A call that does not end is noticed before it does: here, because the guest is paused inside of it.
 #[test]
 fn a_call_that_has_not_ended_is_noticed_once() {
-    let trigger = ["--trigger", "spin_* > 300ms: run true x9"];
-    let guest = Guest::new("workload=list,spin").with(trigger);
-    let options = ["--trace", "graph", "--filter", "spin_*"];
+    const NOTICED: &str = " has not ended after ";
+    // One function that takes its time: where more is recorded than is read in time, nobody knows what is open.
+    // A call that was paused and is not noticed before it goes on takes too long all the same, and fires.
+    let trigger = ["--trigger", "calls_root > 300ms: run true x1000000"];
+    let guest = Guest::new("workload=list,calls iterations=1000000000").with(trigger);
+    let options = ["--trace", "graph", "--filter", "calls_root"];
     let mut running = guest.with(options).start();
-    running.wait_for("workload spin");
+    running.wait_for("workload calls");
     let mut client = running.client();
     let uptime = |status: &Value| status["guest"]["uptime_ms"].as_u64().unwrap();
-    loop {
-        client.call("pause", Value::Null);
-        // Now and then it is between two calls.
-        let begin = uptime(&client.status());
-        let status = client.wait_until("it is noticed, or not", |status| {
-            fired(status)[0].0 > 0 || uptime(status) > begin + 2_000
-        });
-        if fired(&status)[0].0 > 0 {
-            break;
-        }
+    let written = |status: &Value| {
+        let rings = &status["tracing"]["sessions"][0]["rings"];
+        rings[0]["written"].as_u64().unwrap()
+    };
+    let mut pauses = 0;
+    while !running.said().contains(NOTICED) {
+        // A guest that is paused as soon as it goes on is paused where it was.
+        let before = written(&client.status());
         client.call("resume", Value::Null);
+        client.wait_until("it goes on", |status| written(status) > before + 1_000);
+        client.call("pause", Value::Null);
+        pauses += 1;
+        // Now and then it is between two calls, or inside of a stub: then the end of the call may be what was not written.
+        let begin = uptime(&client.status());
+        client.wait_until("it is noticed, or not", |status| {
+            running.said().contains(NOTICED) || uptime(status) > begin + 1_000
+        });
     }
     client.call("shutdown", Value::Null);
     let ended = running.end().0.good();
-    assert!(ended.stderr.contains(" has not ended after "), "{ended}");
-    // Of three that were open at most, each once.
-    assert!(
-        ended.stderr.matches(" has not ended after ").count() <= 3,
-        "{ended}"
-    );
+    // Of each pause one is open at most.
+    let noticed = ended.stderr.matches(NOTICED).count();
+    assert!(noticed <= pauses, "{pauses} pauses: {ended}");
 }
 
 #[test]
