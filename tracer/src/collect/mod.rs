@@ -29,6 +29,7 @@ pub(crate) mod rings;
 #[cfg(feature = "internals")]
 pub mod rings;
 mod rooms;
+mod round_lock;
 mod source;
 mod stall_drain;
 mod standing;
@@ -49,8 +50,9 @@ use std::time::Duration;
 use call_ring::{Continues, SharedCallRing};
 use drain::Drain;
 use hands::Hands;
-use looks::{AllLooks, lock, lock_free};
+use looks::{AllLooks, lock};
 use output::{Output, Written};
+use round_lock::{Round, RoundLock};
 use standing::Standing;
 use status::WaitStatus;
 use wait_drain::WaitDrain;
@@ -75,7 +77,7 @@ const LET_GO_REST: Duration = Duration::from_millis(1);
 /// meanwhile, who reads does not write. Under that of the hands nothing else is locked.
 #[derive(Debug)]
 pub struct SharedDrain {
-    round: Mutex<()>,
+    rounds: RoundLock,
     hands: Hands,
     writer: Mutex<Writer>,
     drain: Mutex<Drain>,
@@ -94,7 +96,7 @@ impl SharedDrain {
         let calls = drain.calls().shared().to_vec();
         let looks = drain.looks();
         Self {
-            round: Mutex::default(),
+            rounds: RoundLock::default(),
             hands: Hands::default(),
             writer: Mutex::new(Writer::new(output, &drain)),
             drain: Mutex::new(drain),
@@ -150,11 +152,13 @@ impl SharedDrain {
         self.read_rings();
     }
 
-    /// A round out of turn, after the one that is being made; none when what is being written stands.
+    /// A whole round from now on, by whoever makes it: who polls a guest that never rests begins the next as soon as one has
+    /// ended. None when what is being written stands.
     fn round_out_of_turn(&self) {
         let rest = self.ask().ring_clock().host().rest;
-        while !self.stands() {
-            if let Some(round) = lock_free(&self.round) {
+        let begun = self.rounds.begun();
+        while !self.stands() && !self.rounds.has_made_one_after(begun) {
+            if let Some(round) = self.rounds.begin_when_free() {
                 self.round_under(&round, None);
                 return;
             }
@@ -163,10 +167,10 @@ impl SharedDrain {
     }
 
     fn round_with(&self, patience: Option<Patience>) -> usize {
-        self.round_under(&lock(&self.round), patience)
+        self.round_under(&self.rounds.begin(), patience)
     }
 
-    fn round_under(&self, round: &MutexGuard<'_, ()>, patience: Option<Patience>) -> usize {
+    fn round_under(&self, round: &Round<'_>, patience: Option<Patience>) -> usize {
         let mut count = 0;
         loop {
             let (read, is_left) = self.part_of_round(round, patience);
@@ -179,11 +183,7 @@ impl SharedDrain {
 
     /// Reads the rings of calls, and then of the events that were found when the round began as many as may be kept at a time;
     /// writes that. Returns how many events there were, and whether some are left.
-    fn part_of_round(
-        &self,
-        _round: &MutexGuard<'_, ()>,
-        patience: Option<Patience>,
-    ) -> (usize, bool) {
+    fn part_of_round(&self, _round: &Round<'_>, patience: Option<Patience>) -> (usize, bool) {
         self.hands.begin(self.rings(), patience);
         self.read_rings();
         let count = self.hands.end();
