@@ -1,6 +1,7 @@
 //! Calls that have not ended, of functions that somebody waits for to take long.
 
 use std::collections::HashMap;
+use std::mem;
 
 use crate::event::{Event, EventKind};
 
@@ -20,7 +21,10 @@ struct Open {
 /// Those that are open.
 #[derive(Debug, Default)]
 pub(super) struct OpenCalls {
-    by_thread: HashMap<u32, Vec<Open>>,
+    /// The thread of the last event, and its own. Most events are of the same thread as the one before.
+    last: (u32, Vec<Open>),
+    /// Those of other threads that have any.
+    others: HashMap<u32, Vec<Open>>,
 }
 
 impl OpenCalls {
@@ -38,7 +42,8 @@ impl OpenCalls {
             EventKind::Exit { .. } => self.end_of(event),
             // Their ends may be what is missing.
             EventKind::Lost(_) => {
-                self.by_thread.clear();
+                self.last.1.clear();
+                self.others.clear();
                 false
             }
             EventKind::Point(_)
@@ -49,12 +54,24 @@ impl OpenCalls {
         }
     }
 
+    /// Those of this thread.
+    fn of(&mut self, thread: u32) -> &mut Vec<Open> {
+        if self.last.0 != thread {
+            let open = self.others.remove(&thread).unwrap_or_default();
+            let (before, open) = mem::replace(&mut self.last, (thread, open));
+            if !open.is_empty() {
+                self.others.insert(before, open);
+            }
+        }
+        &mut self.last.1
+    }
+
     fn enter(&mut self, event: &Event) {
-        let is_known = self.by_thread.contains_key(&event.thread);
-        if !is_known && self.by_thread.len() >= THREADS_MAX {
+        self.of(event.thread);
+        let (is_full, open) = (self.others.len() >= THREADS_MAX, &mut self.last.1);
+        if open.is_empty() && is_full {
             return;
         }
-        let open = self.by_thread.entry(event.thread).or_default();
         if open.len() < DEPTH_MAX {
             open.push(Open {
                 entry: event.clone(),
@@ -65,22 +82,17 @@ impl OpenCalls {
 
     /// What lies as deep as this, or deeper, is over. Says whether the call at this depth was told.
     fn end_of(&mut self, event: &Event) -> bool {
-        let Some(open) = self.by_thread.get_mut(&event.thread) else {
-            return false;
-        };
+        let open = self.of(event.thread);
         let mut was_told = false;
         while let Some(last) = open.pop_if(|last| last.entry.depth >= event.depth) {
             was_told = last.entry.depth == event.depth && last.is_told;
-        }
-        if open.is_empty() {
-            self.by_thread.remove(&event.thread);
         }
         was_told
     }
 
     /// The entry of one that has not been told and is open for longer than this; it counts as told from now on.
     pub fn longer(&mut self, now_ns: u64, longer_ns: u64) -> Option<Event> {
-        let all = self.by_thread.values_mut().flatten();
+        let all = self.others.values_mut().chain([&mut self.last.1]).flatten();
         let is_long =
             |one: &&mut Open| !one.is_told && now_ns.saturating_sub(one.entry.time_ns) > longer_ns;
         let found = all.filter(is_long).min_by_key(|one| one.entry.time_ns)?;
@@ -148,7 +160,7 @@ mod tests {
         assert_eq!(told(&mut open, 1000, 0), [100]);
         let is_told = open.follow(&event(1010, 0, 3, 0, exit(1)), || true);
         assert!(!is_told, "another has ended");
-        assert!(open.by_thread.is_empty());
+        assert!(told(&mut open, 5000, 0).is_empty());
     }
 
     #[test]
@@ -158,7 +170,8 @@ mod tests {
         assert!(!open.follow(&event(120, 0, 4, 0, exit(1)), || true));
         assert_eq!(told(&mut open, 1000, 0), [100]);
         open.follow(&event(1010, 0, 4, 0, entry(1)), || true);
-        open.follow(&event(1020, 0, 5, 0, EventKind::Lost(1)), || true);
+        open.follow(&event(1015, 0, 5, 0, entry(1)), || true);
+        open.follow(&event(1020, 0, 6, 0, EventKind::Lost(1)), || true);
         assert!(told(&mut open, 5000, 0).is_empty());
     }
 
@@ -168,11 +181,13 @@ mod tests {
             .map(|depth| (100, depth))
             .collect();
         let mut open = with(&deep);
-        assert_eq!(open.by_thread[&3].len(), DEPTH_MAX);
-        for thread in 0..2 * u32::try_from(THREADS_MAX).unwrap() {
+        assert_eq!(open.of(3).len(), DEPTH_MAX);
+        let most = u32::try_from(THREADS_MAX).unwrap();
+        for thread in 0..2 * most {
             open.follow(&event(100, 0, thread, 0, entry(1)), || true);
         }
-        assert_eq!(open.by_thread.len(), THREADS_MAX);
-        assert!(open.by_thread.contains_key(&3), "those of before stay");
+        assert_eq!(open.others.len(), THREADS_MAX);
+        assert!(!open.of(3).is_empty(), "those of before stay");
+        assert!(open.of(most).is_empty(), "no more come");
     }
 }
