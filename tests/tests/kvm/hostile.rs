@@ -18,9 +18,14 @@ const DEEDS: u32 = 1000;
 
 #[test]
 fn the_function_tracer_bears_a_hostile_guest() {
-    for seed in [1, 0x5eed] {
-        attack(seed, 4, &["--trace", "function"]);
+    // Attacks can destroy the guest before what they have hit is read: not all of them do.
+    let mut are_hit = false;
+    for (number, seed) in [1, 0x5eed, 7, 8, 9, 10].into_iter().enumerate() {
+        if number < 2 || !are_hit {
+            are_hit |= attack(seed, 4, &["--trace", "function"]);
+        }
     }
+    assert!(are_hit, "no guest has lived until its attacks had hit");
 }
 
 #[test]
@@ -61,8 +66,9 @@ fn sixteen_vcpus_that_ring_without_end_hold_up_nobody() {
     attack(5, 16, &["--trace", "function"]);
 }
 
-/// Attacks by this seed, and what is asked of `vmm` meanwhile and afterwards.
-fn attack(seed: u64, vcpus: u32, tracer: &[&str]) {
+/// Attacks by this seed, and what is asked of `vmm` meanwhile and afterwards. Whether the guest has lived until all was asked: also,
+/// where attacks are aimed, until they had hit.
+fn attack(seed: u64, vcpus: u32, tracer: &[&str]) -> bool {
     let line = match vcpus {
         // Threads that ring only; one deed is many rings.
         16 => format!(
@@ -103,6 +109,7 @@ fn attack(seed: u64, vcpus: u32, tracer: &[&str]) {
         code == 0 || !survived && (0..=99).contains(&code),
         "seed {seed}: {ended}"
     );
+    survived
 }
 
 /// Asks for one thing after the other until the guest has done its rounds; whether it has lived that long.

@@ -178,13 +178,14 @@ impl Output {
     /// How records of calls are wanted, if it is not as rows.
     #[must_use]
     pub fn encodes(&self) -> Option<Encoding> {
-        match &self.kept.as_ref()?.store {
-            Keeper::Records(recording) => Some(Encoding::Compact(recording.stack_bytes())),
-            Keeper::Events(store) => match self.stream.stack_bytes() {
-                Some(stack_bytes) => Some(Encoding::Columns(stack_bytes)),
-                None => store.entries().cloned().map(Encoding::DataFile),
-            },
-            Keeper::Nothing(_) => None,
+        let steps = || self.stream.stack_bytes().map(Encoding::Columns);
+        match self.kept.as_ref().map(|kept| &kept.store) {
+            Some(Keeper::Records(recording)) => Some(Encoding::Compact(recording.stack_bytes())),
+            Some(Keeper::Events(store)) => {
+                let entries = || store.entries().cloned();
+                steps().or_else(|| entries().map(Encoding::DataFile))
+            }
+            Some(Keeper::Nothing(_)) | None => steps(),
         }
     }
 

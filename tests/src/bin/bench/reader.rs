@@ -1,5 +1,5 @@
-//! How fast the host reads full rings: records taken out and decoded, and the same with each of
-//! them kept, in a trace directory and in a compact trace, by one thread and by two; and how many bytes that takes.
+//! How fast the host reads full rings: records taken out and decoded; looked at for a trigger; and kept, in a trace directory
+//! and in a compact trace, by one thread and by two, and how many bytes that takes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use terms::addr::Gpa;
 use terms::function::FunctionId;
 use trace::event::Step;
 use trace::export::uftrace::{GRAPH, Metadata};
+use trace::live::tail;
 use trace::stream::{Stream, StreamOptions, WAITING_MAX};
 use tracer::clock::RunClock;
 use tracer::collect::SharedDrain;
@@ -59,6 +60,17 @@ pub fn rows(place: &Path) -> Result<Vec<Row>, Failed> {
         &decode()?,
         Target::AtLeast(50.0),
     )];
+    for (what, format, occasion) in [
+        ("calls", Format::Calls, "nobody"),
+        ("a graph", Format::Graph, "* > 1h"),
+    ] {
+        rows.push(Row::median(
+            format!("a full ring of {what}, kept nowhere, for a trigger that does not fire"),
+            UNIT,
+            &hear(format, occasion)?,
+            Target::None,
+        ));
+    }
     for (what, format, per, most) in [
         ("calls", Format::Calls, 1.0, 4.0),
         ("a graph", Format::Graph, 2.0, 8.0),
@@ -286,21 +298,10 @@ struct Kept {
 fn keep(at: &Path, format: Format, kind: StoreKind, rings: u16) -> Result<Kept, Failed> {
     let mut ring = Filled::new(format, rings)?;
     let output = output(at, format, kind, rings)?;
-    let encodes = output.encodes();
-    let clock = RunClock::new(0, KHZ);
-    let mut drain = Drain::new(
-        ring.rings.clone(),
-        ring.geometry,
-        Mode::Overwrite,
-        FUNCTIONS,
-        clock,
-        RingClock::Host(HOST),
-        true,
-    );
-    if let Some(encoding) = encodes {
+    let mut drain = drain(&ring, true);
+    if let Some(encoding) = output.encodes() {
         drain.encode(&encoding);
     }
-    drain.switch(true);
     let drain = SharedDrain::new(drain, Some(output));
     let before = taken(at)?;
     let rates = thread::scope(|scope| helped(scope, &drain, rings, || rounds(&drain, &mut ring)))?;
@@ -310,6 +311,32 @@ fn keep(at: &Path, format: Format, kind: StoreKind, rings: u16) -> Result<Kept, 
     let bytes = (taken(at)? - before) as f64 / records as f64;
     std::fs::remove_dir_all(at)?;
     Ok(Kept { rates, bytes })
+}
+
+fn drain(ring: &Filled, is_kept: bool) -> Drain {
+    let mut drain = Drain::new(
+        ring.rings.clone(),
+        ring.geometry,
+        Mode::Overwrite,
+        FUNCTIONS,
+        RunClock::new(0, KHZ),
+        RingClock::Host(HOST),
+        is_kept,
+    );
+    drain.switch(true);
+    drain
+}
+
+/// Nothing is kept: somebody listens, and waits for what never comes.
+fn hear(format: Format, occasion: &str) -> Result<Samples, Failed> {
+    let mut ring = Filled::new(format, 1)?;
+    let (image, options) = (image()?, stream_options(format, 1));
+    let stream = Stream::of(&options, &image.functions, WAITING_MAX)?;
+    let (_tail, listener) = tail(|| ());
+    let mut drain = drain(&ring, false);
+    let listener = listener.of(occasion.parse()?, 1);
+    drain.listen(listener, || Ok::<_, Failed>(Output::told(&image, stream)))?;
+    rounds(&SharedDrain::new(drain, None), &mut ring)
 }
 
 /// How fast full rings are read, again and again.
@@ -355,22 +382,27 @@ fn helped<'scope, T>(
     read
 }
 
+fn image() -> Result<Arc<Image>, Failed> {
+    Ok(Arc::new(Image::parse(&std::fs::read(tests::guest())?)?))
+}
+
+fn stream_options(format: Format, rings: u16) -> StreamOptions {
+    let stack_bytes = STACK_TOP & STACK_TOP.wrapping_neg();
+    StreamOptions {
+        rings,
+        stack_bytes: format.is_graph().then_some(stack_bytes),
+        ..StreamOptions::default()
+    }
+}
+
 fn output(at: &Path, format: Format, kind: StoreKind, rings: u16) -> Result<Output, Failed> {
-    let image = Arc::new(Image::parse(&std::fs::read(tests::guest())?)?);
-    let stack_bytes = format
-        .is_graph()
-        .then_some(STACK_TOP & STACK_TOP.wrapping_neg());
+    let (image, options) = (image()?, stream_options(format, rings));
     let metadata = Metadata {
         vcpus: rings,
         tsc_khz: KHZ.into(),
-        tracer: stack_bytes.map_or("function", |_| GRAPH).into(),
-        stack_bytes: stack_bytes.unwrap_or_default(),
+        tracer: options.stack_bytes.map_or("function", |_| GRAPH).into(),
+        stack_bytes: options.stack_bytes.unwrap_or_default(),
         ..Metadata::default()
-    };
-    let options = StreamOptions {
-        rings,
-        stack_bytes,
-        ..StreamOptions::default()
     };
     let stream = Stream::of(&options, &image.functions, WAITING_MAX)?;
     Ok(match kind {

@@ -390,7 +390,11 @@ impl Drain {
         begin: impl FnOnce() -> Result<Output, E>,
     ) -> Result<(), E> {
         if !self.is_written {
-            self.output = Some(Box::new(begin()?));
+            let output = begin()?;
+            if let Some(encoding) = output.encodes() {
+                self.encode(&encoding);
+            }
+            self.output = Some(Box::new(output));
             if let Some(points) = &mut self.points {
                 points.tell_again();
             }
