@@ -68,6 +68,8 @@ pub struct Faults {
     pub unreadable: BTreeSet<Gva>,
     /// Writes of these bytes fail and change nothing.
     pub unwritable: BTreeSet<Gva>,
+    /// These bytes can be written once: after that, writes of them fail.
+    pub once: BTreeSet<Gva>,
     /// Writes of these bytes succeed, and the bytes stay what they were.
     pub sticky: BTreeSet<Gva>,
     /// Physical writes that touch these bytes fail and change nothing.
@@ -395,6 +397,9 @@ impl TextMemory for MockTarget {
         for ((address, physical), byte) in places.into_iter().zip(bytes) {
             if !self.faults.sticky.contains(&address) {
                 self.write_physical(physical, std::slice::from_ref(byte))?;
+            }
+            if self.faults.once.remove(&address) {
+                self.faults.unwritable.insert(address);
             }
         }
         Ok(())

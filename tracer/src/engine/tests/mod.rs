@@ -206,10 +206,13 @@ fn a_changed_jump_of_ours_freezes_patching_until_thawed() {
     let at = engine.image().sites[2].address;
     let ours = site(&engine, &target, 2);
     target.write(at, &[0xcc]).unwrap();
-    let before = digest(&engine, &target);
+    let before = (digest(&engine, &target), target.writes);
     let error = change(&mut engine, &mut target, session, []).unwrap_err();
     assert!(matches!(error, ApplyError::Frozen(_)), "{error}");
-    assert_eq!(digest(&engine, &target), before);
+    // Not even those before it were written, and put back.
+    let after = (digest(&engine, &target), target.writes);
+    assert_eq!(after, before);
+    let before = before.0;
     assert!(engine.sites().frozen().is_some());
     // Nothing at all is written any more, though this site is sound.
     let error = change(&mut engine, &mut target, session, 0..6).unwrap_err();

@@ -73,6 +73,24 @@ fn a_failure_among_many_undoes_all_before() {
     assert_eq!(bytes(&target, &pokes), vec![JUMP; pokes.len()]);
 }
 
+/// Of those that are made at once one cannot be put back: those before them are, the last one, too.
+#[test]
+fn a_site_among_many_that_cannot_be_put_back_is_named_and_all_before_are_undone() {
+    let (image, mut target, pokes) = machine(batch::MOST as u64 + 40);
+    let (k, stuck) = (batch::MOST + 20, batch::MOST + 10);
+    target.faults.sticky.insert(pokes[k].at);
+    target.faults.once.insert(pokes[stuck].at);
+    let mut expected = bytes(&target, &pokes);
+    let error = apply(&mut target, &image, &pokes).unwrap_err();
+    expected[stuck] = JUMP;
+    assert_eq!(bytes(&target, &pokes), expected);
+    assert!(
+        matches!(&error.stuck[..], [PokeError::CannotWrite { at, .. }] if *at == pokes[stuck].at),
+        "{error}"
+    );
+    assert_eq!(error.undone, batch::MOST);
+}
+
 #[test]
 fn a_site_that_cannot_be_read_undoes_those_before() {
     for k in 0..6 {
