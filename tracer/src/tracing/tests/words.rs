@@ -308,6 +308,22 @@ fn a_cleared_window_takes_a_pause(method: PatchMethod, at_the_last_moment: bool)
     assert_eq!((changed.patched, changed.pauses), (1, 0));
 }
 
+/// Also by what needs no window, for it only takes jumps back: who has cleared it may have changed more than that.
+#[test]
+fn what_is_taken_back_under_a_cleared_window_takes_a_pause() {
+    for method in [PatchMethod::Atomic, PatchMethod::Live] {
+        for (is_cleared, pauses) in [(false, 0), (true, 1)] {
+            let (mut tracing, guest) = mixed_by(method, None);
+            start(&mut tracing, &guest, "f[46]");
+            if is_cleared {
+                clear_window(&mut guest.target());
+            }
+            let changed = set(&mut tracing, &guest, &only("f4")).unwrap();
+            assert_eq!((changed.restored, changed.pauses), (1, pauses));
+        }
+    }
+}
+
 /// Where it was loaded its bytes may still stand, but nobody executes them.
 #[test]
 fn text_that_has_moved_takes_pauses() {
