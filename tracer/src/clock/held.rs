@@ -166,36 +166,42 @@ mod tests {
         pass(10);
         assert_eq!(time.counter(), 1010, "the other one is inside");
         assert_eq!(time.enter(), None);
+        pass(4);
+        assert_eq!(
+            time.counter(),
+            1014,
+            "one that was turned back is not the last"
+        );
         time.leave();
         pass(100);
-        assert_eq!(time.counter(), 1010);
+        assert_eq!(time.counter(), 1014);
         let second = time.hold();
         drop(hold);
         pass(7);
-        assert_eq!((time.counter(), time.enter()), (1010, None));
+        assert_eq!((time.counter(), time.enter()), (1014, None));
         drop(second);
-        assert_eq!((time.hidden(), time.counter()), (107, 1010));
+        assert_eq!((time.hidden(), time.counter()), (107, 1014));
         assert_eq!(time.enter(), Some(107));
         pass(5);
-        assert_eq!(time.counter(), 1015);
+        assert_eq!(time.counter(), 1019);
         // Nobody is inside and nobody holds it: as when all are idle.
         time.leave();
         pass(5);
-        assert_eq!(time.counter(), 1020);
+        assert_eq!(time.counter(), 1024);
         // The last one leaves after all: nothing was hidden.
         let _ = time.enter();
         drop(time.hold());
         pass(3);
         time.leave();
-        assert_eq!((time.hidden(), time.counter()), (107, 1023));
+        assert_eq!((time.hidden(), time.counter()), (107, 1027));
         // It met a hold that is over.
         time.stand_still();
         pass(2);
-        assert_eq!(time.counter(), 1025);
+        assert_eq!(time.counter(), 1029);
         let third = time.hold();
         pass(11);
         drop(third);
-        assert_eq!((time.hidden(), time.counter()), (118, 1025));
+        assert_eq!((time.hidden(), time.counter()), (118, 1029));
     }
 
     #[test]
