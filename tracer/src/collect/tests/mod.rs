@@ -2,6 +2,7 @@
 
 mod points;
 mod rings;
+mod turns;
 mod waits;
 
 use std::cell::Cell;
@@ -338,45 +339,6 @@ fn what_takes_long_is_told_with_how_long() {
     told.busy_since = Some(seconds(4));
     assert_eq!(told.busy_for(seconds(9)), seconds(5));
     assert_eq!(told.busy_for(seconds(3)), Duration::ZERO);
-}
-
-/// Locks are not fair: who polls without a pause would have the reader again before anybody who waits for it.
-#[test]
-fn who_asks_comes_before_who_polls() {
-    for _ in 0..200 {
-        let folder = tempfile::tempdir().unwrap();
-        let (guest, place, polled) = reader(Some(&folder.path().join("trace")));
-        call(&guest, &place, CALLS);
-        let first = polled.lock();
-        thread::scope(|scope| {
-            let drain = &polled.drain;
-            let poller = scope.spawn(|| drain.round());
-            // It has come as far as the reader, or nearly.
-            wait_until(|| drain.rounds.begin_when_free().is_none());
-            let asked = scope.spawn(|| drain.ask().status()[0].read);
-            wait_until(|| drain.asking.load(SeqCst) == 2);
-            drop(first);
-            assert_eq!(asked.join().unwrap(), 0, "read before who had asked");
-            assert_eq!(poller.join().unwrap() as u64, CALLS);
-        });
-    }
-}
-
-/// It once waited until it found nobody making a round, for many seconds beside a guest that records without a rest.
-#[test]
-fn who_wants_a_round_out_of_turn_has_it_although_one_follows_the_other() {
-    let (_guest, _place, polled) = reader(None);
-    thread::scope(|scope| {
-        let mut round = polled.drain.rounds.begin();
-        let drain = &polled.drain;
-        let asked = scope.spawn(|| drain.round_out_of_turn());
-        let has_it = comes(|| {
-            round.again();
-            asked.is_finished()
-        });
-        drop(round);
-        assert!(has_it, "a whole round was not enough");
-    });
 }
 
 #[test]
