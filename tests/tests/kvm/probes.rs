@@ -345,7 +345,7 @@ fn a_thousand_probes_are_set_and_removed_in_one_pause_each() {
 /// So that none of them is long; a request of which a part cannot be is none all the same.
 #[test]
 fn a_thousand_probes_are_set_and_removed_in_slices() {
-    let pauses = a_thousand_probes(&["--max-pause", "0.1", "--patch-method", "quiesce"]);
+    let pauses = a_thousand_probes(&["--max-pause", "0.02", "--patch-method", "quiesce"]);
     assert!(pauses.iter().all(|pauses| *pauses > 3), "{pauses:?}");
 }
 
