@@ -1,5 +1,6 @@
 //! What is done when something happens in the guest: once it has, and no more often than was asked for.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -274,9 +275,17 @@ fn a_call_that_has_not_ended_is_noticed_once() {
     }
     client.call("shutdown", Value::Null);
     let ended = running.end().0.good();
-    // Of each pause one is open at most.
-    let noticed = ended.stderr.matches(NOTICED).count();
-    assert!(noticed <= pauses, "{pauses} pauses: {ended}");
+    // Of each pause one is open at most, and it is noticed once: no two were entered at the same time.
+    let ns = |text: &str| text.replace('.', "").parse::<u64>().unwrap();
+    let entered = ended.stderr.split(NOTICED).skip(1).map(|said| {
+        let (open_us, rest) = said.split_once(" us at ").unwrap();
+        let (at_s, _) = rest.split_once(" s ").unwrap();
+        ns(at_s) - ns(open_us)
+    });
+    let entered: Vec<u64> = entered.collect();
+    let calls: BTreeSet<u64> = entered.iter().copied().collect();
+    assert_eq!(calls.len(), entered.len(), "{ended}");
+    assert!(entered.len() <= pauses, "{pauses} pauses: {ended}");
 }
 
 #[test]
