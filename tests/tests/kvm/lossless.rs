@@ -402,11 +402,16 @@ fn a_trace_that_is_taken_away_ends_the_waiting_or_the_run() {
                 let status = client.status();
                 let error = session_of(&status, session)["output_error"].to_string();
                 assert!(error.contains("is gone"), "{error}");
-                // The guest continues.
-                let written =
-                    |status: &Value| session_of(status, session)["rings"][0]["written"].as_u64();
-                let before = written(&status);
-                client.wait_until("calls are made", |status| written(status) > before);
+                // The guest continues, and nobody reads what it calls: its ring is full, and discards.
+                let ring =
+                    |status: &Value, of| session_of(status, session)["rings"][0][of].as_u64();
+                let before = client.wait_until("calls are discarded", |status| {
+                    ring(status, "discarded") > Some(0)
+                });
+                let after = client.wait_until("more are", |status| {
+                    ring(status, "discarded") > ring(&before, "discarded")
+                });
+                assert_eq!(ring(&after, "read"), ring(&before, "read"));
             }
         }
         let (ended, _trace) = running.end();

@@ -131,12 +131,29 @@ fn looks_are_counted_apart_from_what_is_changed() {
         looks(status) >= looks(&before) + 2
     });
     assert_eq!(others(&after), others(&before), "{after}");
-    let changed = client.call("filter.add", json!({"filter": ["spin_root"]}));
-    let now = client.status();
-    assert_eq!(
-        others(&now) - others(&before),
-        changed["pauses"].as_u64().unwrap()
-    );
+    // What changes something says how often the guest was paused for it, whatever it was for.
+    for (method, params, pauses) in [
+        ("filter.add", json!({"filter": ["spin_root"]}), true),
+        ("tasks.set", json!({"tasks": ["1"]}), true),
+        ("tasks.set", json!({"tasks": ["1"]}), false),
+        ("tasks.clear", json!({}), true),
+        ("session.delete", json!({"session": "default"}), true),
+    ] {
+        let before = others(&client.status());
+        let changed = client.call(method, params);
+        let said = changed["pauses"].as_u64().unwrap();
+        assert_eq!(
+            others(&client.status()) - before,
+            said,
+            "{method}: {changed}"
+        );
+        let longest = changed["pause_us"].as_f64().unwrap();
+        assert_eq!(
+            (said > 0, longest > 0.0),
+            (pauses, pauses),
+            "{method}: {changed}"
+        );
+    }
     let shown = running.ctl(&["status"]).good().stdout;
     assert!(
         shown.contains(" to ask vCPUs for their page tables"),

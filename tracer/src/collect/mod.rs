@@ -44,6 +44,7 @@ use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -118,8 +119,8 @@ impl SharedDrain {
     /// being written stands, so that nobody waits for that.
     pub fn look(&self) {
         self.looks.make();
-        let busy_since = lock(&self.told).busy_since;
-        if lock(&self.standing).look(busy_since) {
+        let busy = lock(&self.told).busy();
+        if lock(&self.standing).look(busy) {
             let why = self.stood().to_string();
             log::error!("{why}; the guest goes on");
             self.ask().change_waits(|waits| waits.give_up(&why));
@@ -356,7 +357,7 @@ impl SharedDrain {
         self.stood()
     }
 
-    /// The last round: no writer of records can still come. Completes the trace, if there is one.
+    /// The last round: no writer of records can still come. Completes the trace, if there is one. Takes as long as the disk does.
     ///
     /// # Errors
     /// The first [`ExportError`] since the trace was begun.
@@ -371,7 +372,7 @@ impl SharedDrain {
         if let Some(room) = room {
             room.close();
         }
-        writer.finish(&doubts)
+        writer.finish(&self.told, &doubts)
     }
 }
 
@@ -424,10 +425,13 @@ pub trait Pollers: Debug {
 
 /// Something that polls for as long as it lives.
 pub trait Poller: Debug {
-    /// Ends it, when the rounds are made that were begun; those that stand, by what `stands` says, are abandoned. Whether
-    /// all have ended.
-    fn end(self: Box<Self>, stands: &dyn Fn() -> bool) -> bool;
+    /// Ends it, when the rounds are made that were begun and then the `last` one, by the thread that has made those: somebody
+    /// looks until then. What stands, by what `stands` says, is abandoned. Whether all have ended.
+    fn end(self: Box<Self>, last: Last, stands: &dyn Fn() -> bool) -> bool;
 }
+
+/// What is to be read and written when nothing is recorded any more.
+pub type Last = Box<dyn FnOnce() + Send>;
 
 /// A reader that is polled.
 #[derive(Debug)]
@@ -498,17 +502,23 @@ impl Polled {
         self.drain.told()
     }
 
-    /// Nobody polls it any more: reads what the rings still hold, and completes the trace, if there is one. Waits for
-    /// what is being written, unless that stands.
+    /// Nobody polls it any more: what the rings still hold is read, and the trace completed, if there is one. Waits for
+    /// that, unless it stands.
     ///
     /// # Errors
     /// The first [`ExportError`] since the trace was begun.
     pub fn finish(&mut self) -> Result<Option<Written>, ExportError> {
         let stands = || self.drain.stands();
+        let (tell, told) = channel();
+        let drain = Arc::clone(&self.drain);
+        // Nobody hears it who has abandoned this.
+        let last = Box::new(move || drop(tell.send(drain.finish())));
         let poller = self.poller.take();
-        match poller.is_none_or(|poller| poller.end(&stands)) {
-            true => self.drain.finish(),
-            false => Err(self.drain.leave()),
+        let has_ended = poller.is_none_or(|poller| poller.end(last, &stands));
+        match told.try_recv() {
+            Ok(finished) => finished,
+            Err(_) if has_ended => self.drain.finish(),
+            Err(_) => Err(self.drain.leave()),
         }
     }
 }

@@ -13,7 +13,7 @@ use trace::columns::Part;
 use trace::crew::{Alone, Crew};
 use trace::doubt::TimeDoubts;
 use trace::event::Record;
-use trace::export::budget::Budget;
+use trace::export::budget::{Budget, Steps};
 use trace::export::call_formats::CallFormats;
 use trace::export::compact;
 use trace::export::probes::ProbeNote;
@@ -61,6 +61,7 @@ pub struct Output {
 struct Kept {
     store: Keeper,
     directory: PathBuf,
+    steps: Steps,
 }
 
 impl Kept {
@@ -131,14 +132,8 @@ impl Output {
         stream: Stream,
     ) -> Result<Self, ExportError> {
         let store = UftraceWriter::create(directory, text(image), metadata, force)?;
-        let kept = Kept {
-            store: Keeper::Events(Box::new(store)),
-            directory: directory.to_owned(),
-        };
-        Ok(Self {
-            kept: Some(kept),
-            ..Self::told(image, stream)
-        })
+        let store = Keeper::Events(Box::new(store));
+        Ok(Self::kept(store, directory, image, stream))
     }
 
     /// The same for what the rings bring, of which this stream can be made later.
@@ -154,25 +149,43 @@ impl Output {
         stream: Stream,
     ) -> Result<Self, ExportError> {
         let recording = Recording::create(directory, text(image), metadata, options, force)?;
+        let store = Keeper::Records(Box::new(recording));
+        Ok(Self::kept(store, directory, image, stream))
+    }
+
+    fn kept(store: Keeper, directory: &Path, image: &Arc<Image>, stream: Stream) -> Self {
         let kept = Kept {
-            store: Keeper::Records(Box::new(recording)),
+            store,
             directory: directory.to_owned(),
+            steps: Steps::default(),
         };
-        Ok(Self {
+        let output = Self {
             kept: Some(kept),
             ..Self::told(image, stream)
-        })
+        };
+        output.within(&Budget::default())
     }
 
     /// The same, of which records and events take from a budget.
     #[must_use]
     pub fn within(mut self, budget: &Budget) -> Self {
-        match self.kept.as_mut().map(|kept| &mut kept.store) {
-            Some(Keeper::Events(store)) => store.set_budget(budget),
-            Some(Keeper::Records(store)) => store.set_budget(budget),
-            Some(Keeper::Nothing(_)) | None => {}
+        if let Some(kept) = &mut self.kept {
+            let budget = budget.for_one();
+            match &mut kept.store {
+                Keeper::Events(store) => store.set_budget(&budget),
+                Keeper::Records(store) => store.set_budget(&budget),
+                Keeper::Nothing(_) => {}
+            }
+            kept.steps = budget.steps().clone();
         }
         self
+    }
+
+    /// The steps of who writes it.
+    #[must_use]
+    pub fn steps(&self) -> Steps {
+        let kept = self.kept.as_ref();
+        kept.map_or_else(Steps::default, |kept| kept.steps.clone())
     }
 
     /// How records of calls are wanted, if it is not as rows.
@@ -252,9 +265,19 @@ impl Output {
         }
     }
 
-    /// Whether nobody wants it: it is not kept, and nobody listens.
+    /// Whether nobody wants it: it is not kept, or not any more, and nobody listens.
     pub fn is_idle(&mut self) -> bool {
-        self.kept.is_none() && !self.live.is_heard()
+        let is_kept = |kept: &Kept| !matches!(kept.store, Keeper::Nothing(_));
+        !self.kept.as_ref().is_some_and(is_kept) && !self.live.is_heard()
+    }
+
+    /// Why not everything of it was written, when nobody wants it any more.
+    #[must_use]
+    pub fn into_error(self) -> Option<ExportError> {
+        match self.kept?.store {
+            Keeper::Nothing(why) => Some(why),
+            Keeper::Events(_) | Keeper::Records(_) => None,
+        }
     }
 
     /// Passes on so much of what waits.
@@ -513,7 +536,9 @@ impl Output {
             return Ok(None);
         };
         let is_gone = kept.is_gone();
-        let Kept { store, directory } = kept;
+        let Kept {
+            store, directory, ..
+        } = kept;
         if is_gone {
             return Err(ExportError::Gone(directory));
         }

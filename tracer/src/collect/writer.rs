@@ -14,6 +14,7 @@ use crate::clock::HostClock;
 use crate::guest::SharedMemory;
 use trace::crew::Crew;
 use trace::doubt::TimeDoubts;
+use trace::export::budget::Steps;
 use trace::export::uftrace::{AnomalyNote, ExportError};
 
 /// So long what was taken may wait for its file: whoever is killed loses that, and who reads a trace that is being written does not
@@ -31,6 +32,8 @@ pub struct Told {
     pub(super) directory: Option<PathBuf>,
     /// Since when something is being written.
     pub(super) busy_since: Option<Duration>,
+    /// The steps that are made meanwhile.
+    pub(super) steps: Steps,
 }
 
 impl Told {
@@ -40,12 +43,19 @@ impl Told {
         let since = self.busy_since;
         since.map_or(Duration::ZERO, |since| now.saturating_sub(since))
     }
+
+    /// What is being written, and how far it is: if it moves at all, this is another one at the next look.
+    pub(super) fn busy(&self) -> Option<(Duration, u64)> {
+        self.busy_since.map(|since| (since, self.steps.count()))
+    }
 }
 
 /// An output, and what it has not taken yet.
 #[derive(Debug)]
 pub(super) struct Writer {
     output: Option<Output>,
+    /// Why the one before is not complete.
+    error: Option<ExportError>,
     backlog: Backlog,
     rooms: Rooms,
     host: HostClock,
@@ -59,6 +69,7 @@ impl Writer {
         let host = drain.ring_clock().host();
         let mut writer = Self {
             output: None,
+            error: None,
             backlog: Backlog::default(),
             rooms: drain.calls().rooms.clone(),
             host,
@@ -84,7 +95,8 @@ impl Writer {
 
     /// What was read goes nowhere from now on.
     pub fn end(&mut self) {
-        self.output = None;
+        let error = self.output.take().and_then(Output::into_error);
+        self.error = self.error.take().or(error);
     }
 
     /// Where what was read goes before it is written.
@@ -100,12 +112,7 @@ impl Writer {
             return;
         };
         let now = (self.host.now)();
-        let directory = output.directory().map(Path::to_owned);
-        {
-            let mut told = lock(told);
-            told.busy_since = Some(now);
-            told.directory.clone_from(&directory);
-        }
+        begins(output, told, now);
         output.take(&mut self.backlog, crew);
         if let Some(now_ns) = now_ns {
             output.settle(now_ns, crew);
@@ -115,17 +122,38 @@ impl Writer {
             }
         }
         output.leave_room(&self.rooms);
-        *lock(told) = Told {
-            error: output.error().map(ToString::to_string),
-            anomalies: output.anomalies(),
-            directory,
-            busy_since: None,
-        };
+        let (error, anomalies) = (output.error().map(ToString::to_string), output.anomalies());
+        let mut told = lock(told);
+        (told.error, told.anomalies) = (error, anomalies);
+        told.busy_since = None;
     }
 
     /// Completes the trace, if there is one.
-    pub fn finish(&mut self, doubts: &TimeDoubts) -> Result<Option<Written>, ExportError> {
-        let output = self.output.take();
-        output.map_or(Ok(None), |output| output.finish(doubts))
+    pub fn finish(
+        &mut self,
+        told: &Mutex<Told>,
+        doubts: &TimeDoubts,
+    ) -> Result<Option<Written>, ExportError> {
+        let finished = match self.output.take() {
+            Some(output) => {
+                begins(&output, told, (self.host.now)());
+                let finished = output.finish(doubts);
+                lock(told).busy_since = None;
+                finished
+            }
+            None => Ok(None),
+        };
+        match self.error.take() {
+            Some(error) => Err(error),
+            None => finished,
+        }
     }
+}
+
+/// Something is about to be written.
+fn begins(output: &Output, told: &Mutex<Told>, now: Duration) {
+    let mut told = lock(told);
+    told.busy_since = Some(now);
+    told.directory = output.directory().map(Path::to_owned);
+    told.steps = output.steps();
 }

@@ -11,7 +11,7 @@ use super::timekeeping::check_clocks;
 use super::{Tracing, TracingError};
 use crate::filter::{Filter, Selection};
 use crate::guest::Guest;
-use status::{Changed, Deleted, SessionList};
+use status::{Changed, Deleted, SessionList, microseconds};
 
 impl Tracing {
     /// Makes a session that traces nothing yet.
@@ -51,12 +51,14 @@ impl Tracing {
         name: &str,
     ) -> Result<(Deleted, Option<Closing>), TracingError> {
         let index = self.attachment.sessions.find(name)?;
+        let mut stops = Stops::default();
         let stopped = if self.attachment.sessions.at(index)?.started {
-            Some(self.stop(guest, name)?)
+            let changed = self.end(guest, name, &mut stops)?;
+            Some(stops.told(changed))
         } else {
             None
         };
-        check_clocks(guest);
+        check_clocks(guest, &mut stops);
         let on = &mut self.attachment;
         let mut session = on.sessions.remove(index)?;
         let found = on.found();
@@ -72,6 +74,8 @@ impl Tracing {
         let deleted = Deleted {
             session: session.name,
             stopped,
+            pauses: stops.count,
+            pause_us: microseconds(stops.longest),
         };
         Ok((deleted, finished?))
     }
@@ -155,6 +159,17 @@ impl Tracing {
     /// # Errors
     /// [`TracingError::NotStarted`], or why the guest's text could not be changed.
     pub fn stop(&mut self, guest: &impl Guest, name: &str) -> Result<Changed, TracingError> {
+        let mut stops = Stops::default();
+        let changed = self.end(guest, name, &mut stops)?;
+        Ok(stops.told(changed))
+    }
+
+    fn end(
+        &mut self,
+        guest: &impl Guest,
+        name: &str,
+        stops: &mut Stops,
+    ) -> Result<Changed, TracingError> {
         let on = &mut self.attachment;
         on.phases.check_text()?;
         let index = on.sessions.find(name)?;
@@ -163,7 +178,7 @@ impl Tracing {
         let events: Vec<_> = session.events.iter().copied().collect();
         let followed = std::mem::take(&mut on.sessions.at(index)?.follows_modules);
         on.follow_forks(id, false)?;
-        let (wanted, stops) = ((filter, Selection::default()), &mut Stops::default());
+        let wanted = (filter, Selection::default());
         let changed = on.change(guest, index, id, wanted, stops);
         let session = on.sessions.at(index)?;
         session.follows_modules = followed && changed.is_err();
@@ -178,6 +193,6 @@ impl Tracing {
         session.started = false;
         session.live.iter().for_each(|live| live.attend(false));
         on.keep_time(guest)?;
-        Ok(stops.told(changed))
+        Ok(changed)
     }
 }

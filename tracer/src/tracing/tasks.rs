@@ -8,7 +8,7 @@ use crate::guest::Guest;
 use crate::session::SessionId;
 use crate::target::StoppedTarget;
 use crate::tasks::{TaskTerm, WantedTasks};
-use status::Switched;
+use status::{TasksChanged, microseconds};
 
 /// What becomes of the tasks that a session names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,14 +58,15 @@ impl Tracing {
         guest: &impl Guest,
         name: &str,
         edit: TaskEdit,
-    ) -> Result<Switched, TracingError> {
+    ) -> Result<TasksChanged, TracingError> {
         let on = &mut self.attachment;
         let index = on.sessions.find(name)?;
         let before = on.sessions.at(index)?.tasks.clone();
         let wanted = edit.apply(name, &before)?;
         if wanted == before {
-            return Ok(Switched { changed: false });
+            return Ok(TasksChanged::default());
         }
+        let mut stops = Stops::default();
         let live = on.sessions.at(index)?.live.as_ref().map(|live| live.id);
         match live {
             None if wanted.is_all() => {}
@@ -76,6 +77,7 @@ impl Tracing {
                     guest,
                     index,
                     id,
+                    stops: &mut stops,
                 };
                 if let Err(error) = asking.ask(&wanted) {
                     // What has failed is worth more than why this does, too.
@@ -89,7 +91,11 @@ impl Tracing {
         let session = on.sessions.at(index)?;
         session.tasks = wanted;
         session.describe(&on.shared, found);
-        Ok(Switched { changed: true })
+        Ok(TasksChanged {
+            changed: true,
+            pauses: stops.count,
+            pause_us: microseconds(stops.longest),
+        })
     }
 }
 
@@ -99,6 +105,7 @@ struct Asking<'a, G> {
     guest: &'a G,
     index: usize,
     id: SessionId,
+    stops: &'a mut Stops,
 }
 
 impl<G: Guest> Asking<'_, G> {
@@ -106,9 +113,8 @@ impl<G: Guest> Asking<'_, G> {
     fn ask(&mut self, wanted: &WantedTasks) -> Result<(), TracingError> {
         let (on, id) = (&mut self.tracing.attachment, self.id);
         on.phases.check_text()?;
-        let mut stopped = self.guest.stop()?;
-        let takes_others = on.ask(&mut stopped, id, wanted)?;
-        drop(stopped);
+        let asked = |stopped: &mut G::Stopped<'_>| on.ask(stopped, id, wanted);
+        let takes_others = self.stops.during(self.guest, asked)??;
         let is_started = on.sessions.at(self.index)?.started;
         let follows = is_started && wanted.follows;
         let followed = on.engine.sessions().get(id)?.follows;
@@ -130,12 +136,12 @@ impl<G: Guest> Asking<'_, G> {
             guest,
             index,
             id,
+            stops,
         } = self;
         let on = &mut tracing.attachment;
         let filter = on.sessions.at(*index)?.filter.clone();
         let selection = on.engine.sessions().get(*id)?.selection.clone();
         // Also where only of tasks that begin is told from now on, or no more.
-        let stops = &mut Stops::default();
         on.change(*guest, *index, *id, (filter, selection), stops)?;
         if takes_others {
             let events: Vec<_> = on.sessions.at(*index)?.events.iter().copied().collect();

@@ -7,6 +7,7 @@ use terms::addr::Gpa;
 use super::TracingError;
 use super::session::TraceSession;
 use super::sessions::TraceSessions;
+use super::stops::Stops;
 use crate::clock::page::{Beat, Beats, ClockPage};
 use crate::clock::{RunClock, VcpuClocks};
 use crate::guest::Guest;
@@ -145,10 +146,9 @@ impl Timekeeping {
 }
 
 /// Has the vCPUs' counters looked at, if they are not the host's.
-pub(super) fn check_clocks(guest: &impl Guest) {
-    if guest.clocks().is_begun()
-        && let Ok(mut stopped) = guest.stop()
-    {
-        guest.check_clocks(&mut stopped);
+pub(super) fn check_clocks(guest: &impl Guest, stops: &mut Stops) {
+    if guest.clocks().is_begun() {
+        // A guest that does not stop keeps what is known of them.
+        let _ = stops.during(guest, |stopped| guest.check_clocks(stopped));
     }
 }

@@ -21,7 +21,9 @@ pub use pauses::microseconds;
 pub use probes::{ProbeList, ProbeStatus, ProbesChanged};
 pub use profile::{Profile, ProfiledFunction};
 pub use rings::{Dumped, RingStatus, WaitStatus};
-pub use sessions::{Deleted, OnlyStatus, SessionList, SessionStatus, Switched, TaskStatus};
+pub use sessions::{
+    Deleted, OnlyStatus, SessionList, SessionStatus, Switched, TaskStatus, TasksChanged,
+};
 pub use tracing::{
     ClockPageStatus, Digest, FrozenStatus, LocksStatus, SwitchedLocks, SwitchedSites,
     TracingStatus, VcpuClocksStatus,

@@ -5,6 +5,7 @@ use trace::doubt::TimeNote;
 use trace::export::uftrace::{AnomalyNote, LateModules, WaitingModules};
 
 use super::functions::Changed;
+use super::pauses::paused;
 use super::rings::{RingStatus, WaitStatus};
 
 /// One session.
@@ -112,6 +113,43 @@ pub struct Deleted {
     /// What stopping it did, if it still traced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped: Option<Changed>,
+    /// How often the guest was paused for it, for whatever: also to stop it, and to look at its counters once more.
+    #[serde(default)]
+    pub pauses: u64,
+    /// How long the guest was paused for it, in microseconds: the longest of the pauses. Where text is changed live, the most that
+    /// one vCPU lost, if that is more.
+    #[serde(default)]
+    pub pause_us: f64,
+}
+
+impl Deleted {
+    /// How often and for how long the guest was paused, as text.
+    #[must_use]
+    pub fn paused(&self) -> String {
+        paused(self.pauses, self.pause_us)
+    }
+}
+
+/// Result of the methods that change whose calls a session records.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct TasksChanged {
+    /// `false` when it was so before.
+    pub changed: bool,
+    /// How often the guest was paused for it: 0 for a session that has not started, or that is as it was asked for.
+    #[serde(default)]
+    pub pauses: u64,
+    /// How long the guest was paused for it, in microseconds: the longest of the pauses. Where text is changed live, the most that
+    /// one vCPU lost, if that is more.
+    #[serde(default)]
+    pub pause_us: f64,
+}
+
+impl TasksChanged {
+    /// How often and for how long the guest was paused, as text.
+    #[must_use]
+    pub fn paused(&self) -> String {
+        paused(self.pauses, self.pause_us)
+    }
 }
 
 /// Result of the methods that only switch something: whether it was switched.

@@ -406,15 +406,15 @@ fn sessions(list: &SessionList) -> String {
 fn deleted(deleted: &Deleted) -> String {
     let stopped = deleted.stopped.as_ref().map(|stopped| {
         format!(
-            " (it ran and was stopped first: {} restored, {})",
-            stopped.restored,
-            stopped.paused()
+            " (it ran and was stopped first: {} restored)",
+            stopped.restored
         )
     });
     format!(
-        "session {} deleted{}\n",
+        "session {} deleted{}; {}\n",
         deleted.session,
-        stopped.unwrap_or_default()
+        stopped.unwrap_or_default(),
+        deleted.paused()
     )
 }
 

@@ -1,39 +1,50 @@
 //! What `vmm ctl tasks` prints.
 
-use super::ask::{ask, switched};
+use super::ask::ask;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::verbs::ctl::{CtlOptions, TasksVerb};
-use status::TaskStatus;
+use status::{TaskStatus, TasksChanged};
 
 /// Makes the request and prints the result.
 pub(super) fn tasks(options: &CtlOptions, verb: &TasksVerb) -> Result<ExitStatus, Failure> {
-    let changed = switched(
-        "only these are recorded",
-        "only these were recorded already",
-    );
     match verb {
         TasksVerb::Set(method) if method.0.not => {
-            let changed = switched("all but these are recorded", "all but these were already");
-            ask(options, method, changed)
+            let told = told("all but these are recorded", "all but these were already");
+            ask(options, method, told)
         }
-        TasksVerb::Set(method) => ask(options, method, changed),
+        TasksVerb::Set(method) => ask(
+            options,
+            method,
+            told(
+                "only these are recorded",
+                "only these were recorded already",
+            ),
+        ),
         TasksVerb::Add(method) => ask(
             options,
             method,
-            switched("they are named, too", "they were named already"),
+            told("they are named, too", "they were named already"),
         ),
         TasksVerb::Remove(method) => ask(
             options,
             method,
-            switched("they are named no more", "they were not named"),
+            told("they are named no more", "they were not named"),
         ),
         TasksVerb::Clear(method) => ask(
             options,
             method,
-            switched("all are recorded", "all were recorded already"),
+            told("all are recorded", "all were recorded already"),
         ),
         TasksVerb::Show(method) => ask(options, method, |of: &TaskStatus| shown(of) + "\n"),
+    }
+}
+
+/// Says whether it was so already, and what it has cost the guest.
+fn told(yes: &str, no: &str) -> impl FnOnce(&TasksChanged) -> String {
+    move |told| match told.changed {
+        true => format!("{yes}; {}\n", told.paused()),
+        false => format!("{no}\n"),
     }
 }
 

@@ -237,16 +237,16 @@ const FILES: &[Call] = &[
         "files of traces: what is whole takes its name",
     ),
     any(Sysno::unlink, "files of traces"),
+    any(
+        Sysno::getdents64,
+        "directories of traces: what is in them, or an older one left",
+    ),
 ];
 
 const MAIN: &[Call] = &[
     any(Sysno::mkdir, "directories of traces"),
     any(Sysno::unlinkat, "directories of traces"),
     any(Sysno::rmdir, "directories of traces"),
-    any(
-        Sysno::getdents64,
-        "directories of traces: what an older one left",
-    ),
     any(Sysno::flock, "directories of traces: whose they are"),
     any(Sysno::mincore, "how much of the window is backed"),
     any(

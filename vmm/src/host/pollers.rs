@@ -10,7 +10,7 @@ use std::thread::{JoinHandle, available_parallelism};
 use std::time::Duration;
 
 use crate::confine::{self, Role};
-use tracer::collect::{Poller, Pollers, SharedDrain};
+use tracer::collect::{Last, Poller, Pollers, SharedDrain};
 
 /// Pause between two rounds over the rings when there was nothing to read.
 const IDLE: Duration = Duration::from_millis(2);
@@ -45,7 +45,9 @@ impl Pollers for Threads {
         let look = StoppedThread::start(Role::Look, move |stopped| look(&looks, stopped))?;
         let helpers = helpers(&drain, self.readers)?;
         let read = Arc::clone(&drain);
-        let read = StoppedThread::start(Role::Drain, move |said| self::read(&read, said))?;
+        let read = StoppedThread::start(Role::Drain, move |said| {
+            rounds(|| read.round(), said);
+        })?;
         let knock = read.said.clone();
         drain.on_knock(Box::new(move || {
             // It fails when the thread has ended: then nobody waits for it any more.
@@ -65,7 +67,7 @@ fn helpers(drain: &Arc<SharedDrain>, readers: usize) -> io::Result<Vec<StoppedTh
     let start = |_| {
         let drain = Arc::clone(drain);
         StoppedThread::start(Role::Drain, move |said| {
-            while said.recv() == Ok(Said::Knock) {
+            while matches!(said.recv(), Ok(Said::Knock)) {
                 drain.help();
             }
         })
@@ -90,14 +92,15 @@ struct Readers {
 }
 
 impl Poller for Readers {
-    fn end(self: Box<Self>, stands: &dyn Fn() -> bool) -> bool {
+    fn end(self: Box<Self>, last: Last, stands: &dyn Fn() -> bool) -> bool {
         let Self {
             drain,
             helpers,
             look,
         } = *self;
+        drain.tell(Said::Last(last));
+        helpers.iter().for_each(StoppedThread::stop);
         let writers: Vec<StoppedThread> = [drain].into_iter().chain(helpers).collect();
-        writers.iter().for_each(StoppedThread::stop);
         let has_ended = writers.iter().all(|thread| thread.ends(stands));
         if !has_ended {
             writers.into_iter().for_each(StoppedThread::leave);
@@ -109,10 +112,11 @@ impl Poller for Readers {
 }
 
 /// What such a thread is told while it rests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Said {
     /// Somebody waits for it.
     Knock,
+    /// It is to do this, and to end.
+    Last(Last),
     /// It is to end.
     Stop,
 }
@@ -144,10 +148,14 @@ impl StoppedThread {
         })
     }
 
+    fn tell(&self, what: Said) {
+        // It fails when the thread has ended already.
+        let _ = self.said.send(what);
+    }
+
     /// Tells it to end.
     fn stop(&self) {
-        // It fails when the thread has ended already.
-        let _ = self.said.send(Said::Stop);
+        self.tell(Said::Stop);
     }
 
     /// Waits until it has ended, or has something to do that does not end. Whether it has.
@@ -181,22 +189,77 @@ impl Drop for StoppedThread {
 }
 
 fn look(drain: &SharedDrain, said: &Receiver<Said>) {
-    while said.recv_timeout(LOOK_PERIOD) == Err(RecvTimeoutError::Timeout) {
+    while matches!(
+        said.recv_timeout(LOOK_PERIOD),
+        Err(RecvTimeoutError::Timeout)
+    ) {
         drain.look();
     }
 }
 
-fn read(drain: &SharedDrain, said: &Receiver<Said>) {
+/// One round after the other, which says how much there was to read.
+fn rounds(round: impl Fn() -> usize, said: &Receiver<Said>) {
     loop {
-        let count = drain.round();
+        let count = round();
         let wait = if count == 0 { IDLE } else { Duration::ZERO };
         let mut heard = said.recv_timeout(wait);
         // One round is for all who have knocked.
-        while heard == Ok(Said::Knock) {
+        while matches!(heard, Ok(Said::Knock)) {
             heard = said.recv_timeout(Duration::ZERO);
         }
-        if heard != Err(RecvTimeoutError::Timeout) {
-            return;
+        match heard {
+            Err(RecvTimeoutError::Timeout) | Ok(Said::Knock) => {}
+            Ok(Said::Last(last)) => return last(),
+            Ok(Said::Stop) | Err(RecvTimeoutError::Disconnected) => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering::SeqCst;
+    use std::thread;
+
+    use super::*;
+
+    fn readers(round: impl Fn() -> usize + Send + 'static) -> Readers {
+        let start = |role, run| StoppedThread::start(role, run).unwrap();
+        let waits = |said: &Receiver<Said>| while matches!(said.recv(), Ok(Said::Knock)) {};
+        Readers {
+            drain: StoppedThread::start(Role::Drain, move |said| rounds(round, said)).unwrap(),
+            helpers: vec![start(Role::Drain, waits)],
+            look: start(Role::Look, waits),
+        }
+    }
+
+    #[test]
+    fn who_makes_the_rounds_makes_the_last_one_too() {
+        let count = Arc::new(AtomicUsize::new(0));
+        let made = Arc::clone(&count);
+        let readers = readers(move || made.fetch_add(1, SeqCst));
+        let (tell, told) = channel();
+        let last = move || {
+            let name = thread::current().name().map(str::to_owned);
+            tell.send((name, count.load(SeqCst))).unwrap();
+        };
+        assert!(Box::new(readers).end(Box::new(last), &|| false));
+        let (name, rounds) = told.recv().unwrap();
+        assert_eq!(name.as_deref(), Some(Role::Drain.name()));
+        assert!(rounds > 0);
+    }
+
+    #[test]
+    fn what_does_not_end_is_abandoned_when_it_stands() {
+        let (lets_go, goes_on) = channel();
+        let (tell, told) = channel();
+        let last = move || {
+            goes_on.recv().unwrap();
+            tell.send(()).unwrap();
+        };
+        assert!(!Box::new(readers(|| 0)).end(Box::new(last), &|| true));
+        told.try_recv().unwrap_err();
+        lets_go.send(()).unwrap();
+        told.recv().unwrap();
     }
 }

@@ -249,8 +249,14 @@ fn a_trace_that_was_taken_away_is_missed_a_second_later() {
     polled.round();
     let error = polled.told().error.expect("nothing is there");
     assert!(error.contains("/trace is gone"), "{error}");
+    let is_read = |polled: &Polled| {
+        let drain = polled.lock();
+        (drain.is_written(), drain.status()[0].read)
+    };
+    assert_eq!(is_read(&polled), (false, CALLS));
     call(&guest, &place, CALLS);
     polled.round();
+    assert_eq!(is_read(&polled), (false, CALLS), "for nobody");
     let error = polled.finish().unwrap_err();
     assert!(matches!(error, ExportError::Gone(_)), "{error}");
     assert_eq!(fs::read_dir(&output).unwrap().count(), 0, "it is not ours");

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::path::PathBuf;
+use std::sync::mpsc::Sender;
 
 use super::*;
 use crate::ring::geometry::Position;
@@ -136,6 +137,13 @@ fn a_disk_that_hangs_ends_no_run_and_holds_up_no_end() {
         let poller = scope.spawn(|| drain.round());
         let is_busy = comes(|| polled.told().busy_since.is_some() || poller.is_finished());
         let wait = waits.enter(Gpa(0), 0).unwrap();
+        // It may be slow.
+        let steps = polled.told().steps;
+        (0..1000).for_each(|_| {
+            steps.step();
+            drain.look();
+        });
+        let moves = drain.ask().waits().unwrap().status().given_up.is_none();
         let looks = (0..1000).map(|_| drain.look());
         let mut given_up = looks.map(|()| drain.ask().waits().unwrap().status().given_up);
         let after = given_up.position(|given_up| given_up.is_some());
@@ -159,7 +167,7 @@ fn a_disk_that_hangs_ends_no_run_and_holds_up_no_end() {
             .unwrap();
         poller.join().unwrap();
         drain.round();
-        assert!(is_busy && is_over && is_stuck, "{after:?}");
+        assert!(is_busy && moves && is_over && is_stuck, "{after:?}");
         assert!(after > Some(100), "{after:?}");
         let told = left.to_string();
         assert!(
@@ -169,4 +177,83 @@ fn a_disk_that_hangs_ends_no_run_and_holds_up_no_end() {
         assert_eq!(words(), before, "the rings are somebody else's");
         assert_eq!(drain.ask().status()[0].read, CALLS);
     });
+}
+
+/// Polls nothing, but has a thread for what comes last, and looks at that all the time if it `hangs`.
+#[derive(Debug)]
+struct OneThread {
+    hangs: bool,
+    drain: Arc<SharedDrain>,
+    left: Sender<thread::JoinHandle<()>>,
+}
+
+impl Poller for OneThread {
+    fn end(self: Box<Self>, last: Last, stands: &dyn Fn() -> bool) -> bool {
+        let thread = thread::spawn(last);
+        while !thread.is_finished() && !stands() {
+            if self.hangs {
+                self.drain.look();
+            }
+            yield_now();
+        }
+        let has_ended = thread.is_finished();
+        self.left.send(thread).unwrap();
+        has_ended
+    }
+}
+
+/// The last things that are written are those that say how it ended: it was once waited for them for ever.
+#[test]
+fn a_disk_that_hangs_at_the_very_end_holds_it_up_no_longer_than_before() {
+    let folder = tempfile::tempdir().unwrap();
+    for hangs in [true, false] {
+        let output = folder.path().join(format!("{hangs}"));
+        let (guest, place, mut polled) = reader(Some(&output));
+        call(&guest, &place, CALLS);
+        polled.round();
+        let stuck = output.join("exotrace.json.new");
+        if hangs {
+            pipe(&stuck);
+        }
+        let (left, thread) = channel();
+        let drain = Arc::clone(&polled.drain);
+        polled.poller = Some(Box::new(OneThread { hangs, drain, left }));
+        let finished = polled.finish();
+        let thread = thread.recv().unwrap();
+        assert_eq!(thread.is_finished(), !hangs);
+        if hangs {
+            let mut written = Vec::new();
+            let mut disk = File::open(&stuck).unwrap();
+            disk.read_to_end(&mut written).unwrap();
+            let told = finished.unwrap_err().to_string();
+            assert!(told.contains("for a minute"), "{told}");
+        } else {
+            assert_eq!(finished.unwrap().unwrap().tally().calls, CALLS);
+        }
+        thread.join().unwrap();
+        assert!(polled.told().busy_since.is_none());
+    }
+}
+
+/// A slow disk is told from one that hangs by these.
+#[test]
+fn what_is_written_makes_steps() {
+    let folder = tempfile::tempdir().unwrap();
+    for is_last in [false, true] {
+        let output = folder.path().join(format!("{is_last}"));
+        let by = RingClock::Host(mock::HOST);
+        let (guest, place, mut polled) = reader_of(Some(&output), by, 1, 1 << 17);
+        call(&guest, &place, CALLS);
+        polled.round();
+        let steps = polled.told().steps;
+        let before = steps.count();
+        if is_last {
+            polled.finish().unwrap();
+        } else {
+            // More than waits for its file.
+            call(&guest, &place, 5000);
+            polled.round();
+        }
+        assert!(steps.count() > before, "{is_last}");
+    }
 }

@@ -19,7 +19,7 @@ use terms::field::FieldValue;
 use terms::printable;
 use terms::printable::masked;
 
-use super::budget::Budget;
+use super::budget::{Budget, Stepping};
 use crate::as_found::{self, AsFound};
 use crate::event::Event;
 use crate::host::HostStep;
@@ -92,7 +92,7 @@ impl EventTotals {
 #[derive(Debug)]
 pub struct EventWriter {
     directory: PathBuf,
-    files: BTreeMap<(Side, u16), BufWriter<File>>,
+    files: BTreeMap<(Side, u16), BufWriter<Stepping<File>>>,
     totals: EventTotals,
     line: String,
     budget: Budget,
@@ -204,7 +204,7 @@ impl EventWriter {
             std::collections::btree_map::Entry::Occupied(file) => file.into_mut(),
             std::collections::btree_map::Entry::Vacant(place) => {
                 let file = File::create(side.path(&self.directory, vcpu))?;
-                place.insert(BufWriter::new(file))
+                place.insert(BufWriter::new(self.budget.steps().of(file)))
             }
         };
         file.write_all(self.line.as_bytes())

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use status::{Switched, TaskStatus};
+use status::{TaskStatus, TasksChanged};
 use tracer::tasks::{TaskTerm, WantedTasks};
 use tracer::tracing::TracingError;
 use tracer::tracing::tasks::TaskEdit;
@@ -55,22 +55,22 @@ methods! {
     /// Record only what these tasks do, or with --not what all others do
     ///
     /// Example: vmm ctl --control vm.sock tasks set 1234 make --follow-forks
-    SetTasks(TaskChoice) "tasks.set" -> Switched: |of, tracing, guest| {
+    SetTasks(TaskChoice) "tasks.set" -> TasksChanged: |of, tracing, guest| {
         let wanted = WantedTasks::new(of.not, &of.tasks, of.follow_forks)
             .map_err(TracingError::from)?;
         tracing.filter_tasks(guest, &of.session.0, TaskEdit::Set(wanted))?
     };
 
     /// Add tasks to those that are named
-    AddTasks(Tasks) "tasks.add" -> Switched: |of, tracing, guest|
+    AddTasks(Tasks) "tasks.add" -> TasksChanged: |of, tracing, guest|
         tracing.filter_tasks(guest, &of.session.0, TaskEdit::Add(of.terms()?))?;
 
     /// Take tasks out of those that are named; without any all are recorded
-    RemoveTasks(Tasks) "tasks.remove" -> Switched: |of, tracing, guest|
+    RemoveTasks(Tasks) "tasks.remove" -> TasksChanged: |of, tracing, guest|
         tracing.filter_tasks(guest, &of.session.0, TaskEdit::Remove(of.terms()?))?;
 
     /// Record what every task does
-    ClearTasks(OfSession) "tasks.clear" -> Switched: |of, tracing, guest|
+    ClearTasks(OfSession) "tasks.clear" -> TasksChanged: |of, tracing, guest|
         tracing.filter_tasks(guest, &of.session.0, TaskEdit::Set(WantedTasks::default()))?;
 
     /// Which tasks are named, and who sees to it that only they are recorded

@@ -143,6 +143,11 @@ impl<F: Write + Cut> BlockFile<F> {
         self.budget = budget;
     }
 
+    /// What comes now has to be written in any case.
+    pub fn has_no_budget(&mut self) {
+        self.budget = self.budget.without_end();
+    }
+
     /// Where blocks are written.
     #[cfg(test)]
     pub const fn file(&mut self) -> &mut F {

@@ -207,7 +207,7 @@ impl CompactWriter {
     /// The first [`ExportError`] since the trace was begun.
     pub fn finish(&mut self, doubts: &[TimeNote]) -> Result<Kept, ExportError> {
         // What says what is missing, and how it ended, is little, and has to be there.
-        self.file.blocks.set_budget(Budget::default());
+        self.file.blocks.has_no_budget();
         self.end_round();
         self.file.say_all_dropped();
         let end = EndNote {

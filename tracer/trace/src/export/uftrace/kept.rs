@@ -83,6 +83,7 @@ impl Store for UftraceWriter {
             threads.lanes.set_budget(budget);
         }
         self.events.set_budget(budget);
+        self.steps = budget.steps().clone();
     }
 
     fn take(&mut self, stream: &mut Stream, pass: Pass, crew: &dyn Crew) {

@@ -69,7 +69,7 @@ use terms::printable;
 use self::threads::ThreadLanes;
 use self::tracks::Tracks;
 use crate::event::{Event, EventKind};
-use crate::export::budget::Budget;
+use crate::export::budget::{Budget, Steps};
 use crate::export::call_formats::CallFormats;
 use crate::export::events::{EventReader, EventWriter};
 use crate::export::probes::{self, ProbeNote};
@@ -98,6 +98,8 @@ pub struct UftraceWriter {
     error: Option<ExportError>,
     /// What came is not all that there was.
     is_cut: bool,
+    /// Of what describes it.
+    steps: Steps,
     /// Until the trace is complete.
     lock: Option<DirectoryLock>,
 }
@@ -152,6 +154,7 @@ impl UftraceWriter {
             points: Vec::new(),
             error: None,
             is_cut: false,
+            steps: Steps::default(),
             lock: Some(lock),
         };
         writer.write_side()?;
@@ -359,7 +362,8 @@ impl UftraceWriter {
         }
         let path = self.directory.join(layout::COMMENT_FILE);
         let failed = || ExportError::io("write", &path);
-        let mut file = BufWriter::new(File::create(&path).map_err(failed())?);
+        let file = File::create(&path).map_err(failed())?;
+        let mut file = BufWriter::new(self.steps.of(file));
         let mut events = EventReader::of_guest(&self.directory).map_err(ExportError::Events)?;
         let remarks = remarks.iter();
         let remarks = remarks.map(|remark| (remark.time_ns(), remark.to_string()));
@@ -472,8 +476,11 @@ impl UftraceWriter {
             Ok(span) => (Ok(()), span),
             Err(error) => (Err(error), None),
         };
+        self.steps.step();
         self.stand_alone(span)?;
+        self.steps.step();
         self.write_side()?;
+        self.steps.step();
         let released = self.lock.take().map_or(Ok(()), DirectoryLock::release);
         flushed.and(comments).and(released)
     }
