@@ -1,17 +1,17 @@
 //! Who calls whom: what each thread has open, or where a call was made.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 
 use terms::function::FunctionId;
 
 use super::calls::Calls;
 use super::directory::TraceDirectory;
+use super::step_map::StepMap;
 use crate::event::{Event, EventKind};
 
 /// The functions that are open, by thread.
 #[derive(Debug, Default)]
-pub(super) struct Callers(HashMap<u32, Vec<FunctionId>>);
+pub(super) struct Callers(StepMap<u32, Vec<FunctionId>>);
 
 impl Callers {
     /// What made the call that begins or ends with this step, the next one of its thread, as people call it. A trace of

@@ -3,9 +3,10 @@
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, VecDeque};
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{self, BufReader, Read};
+use std::path::Path;
 use std::sync::Arc;
 
 use terms::function::FunctionId;
@@ -14,6 +15,7 @@ use terms::quantity::in_seconds;
 use super::data_file::{DataFile, Next};
 use super::directory::{Names, Task, TraceDirectory};
 use super::error::ReportError;
+use super::step_map::StepMap;
 use crate::event::{End, Event, EventKind, Sink};
 use crate::event::{Moment, Values};
 use crate::export::call_formats::CallFormats;
@@ -27,7 +29,7 @@ use crate::watch::Watch;
 /// The functions of a trace: those that its symbols name first, then what else is called.
 #[derive(Debug)]
 pub struct Functions {
-    ids: HashMap<u64, FunctionId>,
+    ids: StepMap<u64, FunctionId>,
     addresses: Vec<u64>,
     /// Where what the symbols name begins, ascending, and where there is none from there on.
     begins: Vec<(u64, Option<FunctionId>)>,
@@ -36,7 +38,7 @@ pub struct Functions {
 impl Functions {
     fn new(names: &Names, selection: &mut Selection) -> Self {
         let mut functions = Self {
-            ids: HashMap::new(),
+            ids: StepMap::default(),
             addresses: Vec::new(),
             begins: Vec::new(),
         };
@@ -79,6 +81,20 @@ impl Functions {
         let address = truncated(address);
         let after = self.begins.partition_point(|(begin, _)| *begin <= address);
         self.begins.get(after.checked_sub(1)?)?.1
+    }
+
+    /// The name of a function of this trace.
+    #[must_use]
+    pub fn name<'a>(&self, trace: &'a TraceDirectory, function: FunctionId) -> Cow<'a, str> {
+        trace.names.name(self.address(function))
+    }
+
+    /// The function that made the call that begins with this step, where the trace says where it was made.
+    #[must_use]
+    pub fn caller(&self, trace: &TraceDirectory, step: &Event) -> Option<FunctionId> {
+        // What was called last in a function that it does not come back to returns to where the next one begins.
+        let call = step.caller()?.0.wrapping_sub(1);
+        self.around(call).filter(|_| trace.has_callers())
     }
 
     /// The low 48 bits of a function's address.
@@ -135,7 +151,7 @@ impl Lane {
                 task.thread,
                 format!("thread {}", task.thread),
                 // To its end, not as it is found: it is written before the records that it stands beside.
-                File::open(&task.side).ok().map(BufReader::new),
+                beside(&task.side)?.map(BufReader::new),
             ),
         };
         let told = trace
@@ -160,6 +176,33 @@ impl Lane {
             ready: VecDeque::new(),
             is_at_end: false,
         })
+    }
+
+    /// Reads the next record. After the last, and after what cannot be read, it is at its end.
+    fn read(
+        &mut self,
+        functions: &mut Functions,
+        notes: &mut Vec<String>,
+        sink: &mut impl Sink,
+    ) -> Result<(), ReportError> {
+        match self.data.next() {
+            Ok(Next::Record(record, values)) => {
+                self.take(record, values, functions, sink);
+                return Ok(());
+            }
+            Ok(Next::End) => {}
+            Ok(Next::Torn(part)) => {
+                let name = &self.name;
+                notes.push(format!("{name}: {part} bytes of a torn record at its end"));
+            }
+            Err(error) => {
+                self.is_at_end = true;
+                return Err(error);
+            }
+        }
+        self.is_at_end = true;
+        notes.extend(self.remark());
+        Ok(())
     }
 
     /// What stands beside a record. After what cannot be read there is nothing.
@@ -240,7 +283,7 @@ impl Lane {
                     losses: self.losses,
                 });
             }
-            Kind::Exit => self.exit(record, end, at, functions, sink),
+            Kind::Exit => self.exit((record, end), at, functions, sink),
             Kind::Lost => {
                 self.losses += 1;
                 let depth = self.depth();
@@ -279,15 +322,13 @@ impl Lane {
 
     fn exit(
         &mut self,
-        record: Record,
-        end: End,
+        (record, end): (Record, End),
         at: Event,
-        functions: &mut Functions,
+        functions: &Functions,
         sink: &mut impl Sink,
     ) {
         self.close_to(record.depth.saturating_add(1), &at, sink);
-        let function = functions.id(record.value);
-        let is_open = |open: &mut Open| open.function == function;
+        let is_open = |open: &mut Open| functions.address(open.function) == record.value;
         if let Some(open) = self.open.pop_if(is_open) {
             let is_lossy = open.losses != self.losses || record.time < open.entered_ns;
             let end = match end {
@@ -466,6 +507,57 @@ impl Calls {
         })
     }
 
+    /// Whether all that the trace has is asked for, as it is.
+    pub(super) fn are_all(&self) -> bool {
+        self.selection.is_everything() && self.lanes.iter().all(|lane| lane.is_wanted)
+    }
+
+    /// The steps of one thread after the other, for whom their order among each other says nothing; of [all](Self::are_all). What
+    /// was good before an error comes, of every thread.
+    ///
+    /// # Errors
+    /// As of [`Self::pop`].
+    pub(super) fn each(
+        &mut self,
+        mut to: impl FnMut(&Event, &Functions),
+    ) -> Result<(), ReportError> {
+        (self.last, self.heads) = (None, BinaryHeap::new());
+        let mut steps = Vec::new();
+        let mut failure = self.failure.take();
+        for index in 0..self.lanes.len() {
+            while self.some_of(index, &mut steps, &mut failure)? {
+                self.steps += steps.len() as u64;
+                for step in steps.drain(..) {
+                    to(&step, &self.functions);
+                }
+            }
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// The next steps of this thread; whether there were any, or can be.
+    fn some_of(
+        &mut self,
+        index: usize,
+        to: &mut Vec<Event>,
+        failure: &mut Option<ReportError>,
+    ) -> Result<bool, ReportError> {
+        if !self.watch.goes_on(self.steps, || entries_of(&self.lanes)) {
+            return Err(ReportError::Interrupted);
+        }
+        let Some(lane) = self.lanes.get_mut(index) else {
+            return Ok(false);
+        };
+        to.extend(lane.ready.drain(..));
+        if lane.is_at_end {
+            return Ok(!to.is_empty());
+        }
+        if let Err(error) = lane.read(&mut self.functions, &mut self.notes, to) {
+            failure.get_or_insert(error);
+        }
+        Ok(true)
+    }
+
     /// Takes the end of the call back that came whole: it comes again when it is its turn.
     pub fn put_back(&mut self, exit: Event) {
         let lane = self.last.and_then(|last| self.lanes.get_mut(last));
@@ -477,15 +569,13 @@ impl Calls {
     /// The name of a function of this trace.
     #[must_use]
     pub fn name<'a>(&self, trace: &'a TraceDirectory, function: FunctionId) -> Cow<'a, str> {
-        trace.names.name(self.functions.address(function))
+        self.functions.name(trace, function)
     }
 
     /// The function that made the call that begins with this step, where the trace says where it was made.
     #[must_use]
     pub fn caller(&self, trace: &TraceDirectory, step: &Event) -> Option<FunctionId> {
-        // What was called last in a function that it does not come back to returns to where the next one begins.
-        let call = step.caller()?.0.wrapping_sub(1);
-        self.functions.around(call).filter(|_| trace.has_callers())
+        self.functions.caller(trace, step)
     }
 
     /// Its name, or the address that the call returns to, where that is in no function.
@@ -502,8 +592,7 @@ impl Calls {
     /// Entries that were read so far, whether or not they were asked for.
     #[must_use]
     pub fn entries(&self) -> u64 {
-        let entries = self.lanes.iter().map(|lane| lane.entries);
-        entries.fold(0, u64::saturating_add)
+        entries_of(&self.lanes)
     }
 
     /// All was read, `events` events beside the calls, and nothing of it is shown: that is said where only a part was
@@ -549,22 +638,7 @@ impl Calls {
         };
         let mut steps = Vec::new();
         while lane.ready.is_empty() && !lane.is_at_end {
-            match lane.data.next() {
-                Ok(Next::Record(record, values)) => {
-                    lane.take(record, values, &mut self.functions, &mut steps);
-                }
-                Ok(Next::End) => lane.is_at_end = true,
-                Ok(Next::Torn(part)) => {
-                    let name = &lane.name;
-                    self.notes
-                        .push(format!("{name}: {part} bytes of a torn record at its end"));
-                    lane.is_at_end = true;
-                }
-                Err(error) => {
-                    lane.is_at_end = true;
-                    return Err(error);
-                }
-            }
+            lane.read(&mut self.functions, &mut self.notes, &mut steps)?;
             for step in steps.drain(..).filter(|_| lane.is_wanted) {
                 if lane.of_vcpu.is_none() {
                     self.selection.call(step, &mut lane.ready);
@@ -573,10 +647,22 @@ impl Calls {
                 }
             }
             if lane.is_at_end {
-                self.notes.extend(lane.remark());
                 self.selection.finish_thread(lane.thread, &mut lane.ready);
             }
         }
         Ok(())
     }
+}
+
+/// The file beside a data file, if there is one.
+fn beside(path: &Path) -> Result<Option<File>, ReportError> {
+    match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some).map_err(ReportError::io("open", path)),
+    }
+}
+
+fn entries_of(lanes: &[Lane]) -> u64 {
+    let entries = lanes.iter().map(|lane| lane.entries);
+    entries.fold(0, u64::saturating_add)
 }

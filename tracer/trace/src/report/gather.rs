@@ -1,17 +1,16 @@
 //! One walk through a trace, for all that a view wants to know of it.
 
-use std::collections::HashMap;
-
 use terms::function::FunctionId;
 
 use super::Printed;
 use super::boot::Boot;
-use super::calls::Calls;
+use super::calls::{Calls, Functions};
 use super::directory::TraceDirectory;
 use super::error::ReportError;
 use super::events::Counts;
 use super::rows::Rows;
 use super::slowest::Slowest;
+use super::step_map::StepMap;
 use super::stream::{Happened, Leaves, Stream};
 use super::summary::Summary;
 use super::timeline::Timeline;
@@ -40,21 +39,31 @@ impl Gathered {
         calls: &mut Calls,
         rows: &Rows,
     ) -> Result<(), ReportError> {
-        let mut wanted: HashMap<FunctionId, bool> = HashMap::new();
+        let mut wanted: StepMap<FunctionId, bool> = StepMap::default();
+        let mut is_wanted = |step: &Event, functions: &Functions| {
+            let have = |id| rows.have(Some(&functions.name(trace, id)));
+            let of = |id| *wanted.entry(id).or_insert_with(|| have(id));
+            step.function().is_some_and(of)
+        };
+        let asks = self.asks_for_functions();
+        if self.asks_for_no_order() && calls.are_all() {
+            calls.each(|step, functions| {
+                self.printed.count_step(step);
+                let is_wanted = asks && is_wanted(step, functions);
+                self.step(step, functions.caller(trace, step), is_wanted);
+            })?;
+        }
         let mut stream = Stream::of(trace, calls, Leaves::Whole)?;
         while let Some(happened) = stream.next()? {
             self.printed.count(&happened);
             match happened {
                 Happened::Call(shown) => {
                     for step in shown.steps() {
-                        let function = step.function().filter(|_| self.asks_for_functions());
-                        let is_wanted = function.is_some_and(|function| {
-                            let have = || rows.have(Some(&stream.calls.name(trace, function)));
-                            *wanted.entry(function).or_insert_with(have)
-                        });
-                        self.step(&step, stream.calls.caller(trace, &step), is_wanted);
+                        let functions = &stream.calls.functions;
+                        let is_wanted = asks && is_wanted(&step, functions);
+                        self.step(&step, functions.caller(trace, &step), is_wanted);
                         if let Some(boot) = &mut self.boot {
-                            boot.add(&step, |id| stream.calls.name(trace, id).into_owned());
+                            boot.add(&step, |id| functions.name(trace, id).into_owned());
                         }
                     }
                 }
@@ -78,6 +87,11 @@ impl Gathered {
     /// Whether it matters which functions are wanted, before all is added up.
     const fn asks_for_functions(&self) -> bool {
         self.slowest.is_some() || self.timeline.is_some()
+    }
+
+    /// Whether it does not matter which of two threads was first.
+    const fn asks_for_no_order(&self) -> bool {
+        self.timeline.is_none() && self.boot.is_none()
     }
 
     fn step(&mut self, step: &Event, caller: Option<FunctionId>, is_wanted: bool) {

@@ -36,6 +36,7 @@ mod scratch;
 mod slowest;
 mod spent;
 pub(crate) mod spread;
+mod step_map;
 mod steps;
 #[cfg(test)]
 mod steps_tests;
@@ -251,26 +252,29 @@ impl Printed {
     }
 
     fn count(&mut self, happened: &Happened) {
-        let lost = match happened {
-            Happened::Call(Shown::Step(step) | Shown::Leaf(step, _)) => match step.kind {
-                EventKind::Entry(_) => {
-                    self.entries += 1;
-                    0
-                }
-                EventKind::Lost(count) | EventKind::LostPoints(count) => count,
-                EventKind::Exit { .. }
-                | EventKind::Point(_)
-                | EventKind::Stall(_)
-                | EventKind::Wait(_)
-                | EventKind::Host(_) => 0,
-            },
+        match happened {
+            Happened::Call(Shown::Step(step) | Shown::Leaf(step, _)) => self.count_step(step),
             Happened::Point(event) => {
                 self.events += u64::from(event.event.is_some());
-                event.lost
+                self.lost = self.lost.saturating_add(event.lost);
             }
-            Happened::Remark(_) => 0,
-        };
-        self.lost = self.lost.saturating_add(lost);
+            Happened::Remark(_) => {}
+        }
+    }
+
+    /// The same of a step of a thread.
+    fn count_step(&mut self, step: &Event) {
+        match step.kind {
+            EventKind::Entry(_) => self.entries += 1,
+            EventKind::Lost(count) | EventKind::LostPoints(count) => {
+                self.lost = self.lost.saturating_add(count);
+            }
+            EventKind::Exit { .. }
+            | EventKind::Point(_)
+            | EventKind::Stall(_)
+            | EventKind::Wait(_)
+            | EventKind::Host(_) => {}
+        }
     }
 }
 

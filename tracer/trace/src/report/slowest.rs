@@ -54,16 +54,20 @@ impl Slowest {
             return;
         };
         self.timed += 1;
-        self.calls.push(Reverse(Call {
+        let call = Reverse(Call {
             duration_ns,
             entered_ns: Reverse(step.time_ns.saturating_sub(duration_ns)),
             vcpu: step.vcpu,
             thread: step.thread,
             function,
             caller,
-        }));
-        if self.calls.len() > self.most {
-            self.calls.pop();
+        });
+        if self.calls.len() < self.most {
+            self.calls.push(call);
+        } else if let Some(mut last) = self.calls.peek_mut()
+            && call < *last
+        {
+            *last = call;
         }
     }
 

@@ -11,6 +11,7 @@ use terms::quantity::plain;
 
 use super::rows::Rows;
 use super::spread::Spread;
+use super::step_map::StepMap;
 use super::table::{Cell, Column, Table, Unit};
 use crate::event::{Event, EventKind};
 
@@ -96,7 +97,9 @@ pub(crate) struct Row {
 /// A call that is open.
 #[derive(Debug, Clone, Copy)]
 struct Open {
-    key: Key,
+    function: FunctionId,
+    /// The place of its row.
+    row: usize,
     /// Nanoseconds in the calls from it.
     inner: u64,
     is_outermost: bool,
@@ -106,8 +109,11 @@ struct Open {
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
     by: By,
-    rows: HashMap<Key, Row>,
-    threads: HashMap<u32, Vec<Open>>,
+    /// In the order in which they were met first.
+    rows: Vec<(Key, Row)>,
+    /// Where in `rows`.
+    places: StepMap<Key, usize>,
+    threads: StepMap<u32, Vec<Open>>,
     calls: u64,
     /// Of each vCPU that has lost any.
     lost: BTreeMap<u16, u64>,
@@ -130,13 +136,20 @@ impl Summary {
                 self.calls += 1;
                 // Of a trace of functions nothing returns.
                 open.truncate(step.depth as usize);
-                let caller = caller.or_else(|| open.last().map(|call| call.key.function));
+                let caller = caller.or_else(|| open.last().map(|call| call.function));
                 let caller = caller.filter(|_| self.by != By::Function);
                 let key = Key { function, caller };
-                self.rows.entry(key).or_default().calls += 1;
-                let is_outermost = open.iter().all(|call| call.key != key);
+                let row = *self.places.entry(key).or_insert_with(|| {
+                    self.rows.push((key, Row::default()));
+                    self.rows.len() - 1
+                });
+                if let Some((_, row)) = self.rows.get_mut(row) {
+                    row.calls += 1;
+                }
+                let is_outermost = open.iter().all(|call| call.row != row);
                 open.push(Open {
-                    key,
+                    function,
+                    row,
                     inner: 0,
                     is_outermost,
                 });
@@ -148,8 +161,9 @@ impl Summary {
                 if let Some(around) = open.last_mut() {
                     around.inner = around.inner.saturating_add(duration);
                 }
-                let row = self.rows.entry(call.key).or_default();
-                row.add(duration, call);
+                if let Some((_, row)) = self.rows.get_mut(call.row) {
+                    row.add(duration, call);
+                }
             }
             EventKind::Lost(count) => {
                 let lost = self.lost.entry(step.vcpu).or_default();
@@ -168,7 +182,7 @@ impl Summary {
         &'a self,
         name: impl Fn(FunctionId) -> N + 'a,
     ) -> impl Iterator<Item = (String, &'a Row)> {
-        let named = move |(key, row): (&Key, &'a Row)| (name(key.function).into(), row);
+        let named = move |(key, row): &'a (Key, Row)| (name(key.function).into(), row);
         self.rows.iter().map(named)
     }
 
