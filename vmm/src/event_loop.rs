@@ -170,7 +170,10 @@ impl<P: Provider> EventLoop<P> {
         let (outcome, finished) = match (outcome, finished) {
             (outcome, Ok(finished)) => (outcome, finished),
             // An earlier failure says more than its consequences.
-            (outcome @ Outcome::Failed(_), Err(_)) => (outcome, Finished::default()),
+            (outcome @ Outcome::Failed(_), Err(failure)) => {
+                log::error!("and at the end: {}", failure.message);
+                (outcome, Finished::default())
+            }
             (_, Err(failure)) => (Outcome::Failed(failure), Finished::default()),
         };
         Ended { outcome, finished }

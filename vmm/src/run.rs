@@ -101,8 +101,10 @@ impl<P: Provider> Run<P> {
     pub fn begin(&mut self) -> Result<(), Failure> {
         let begun = self.tracing.reached(&self.guest).map(drop);
         if begun.is_err() {
-            // Why it did not begin is worth more than what this says.
-            let _ = self.finish(false);
+            // Why it did not begin is worth more; but what stays in the guest has to be said, too.
+            if let Err(error) = self.finish(false) {
+                log::error!("and what was begun is not undone: {}", error.message);
+            }
         }
         Ok(begun?)
     }

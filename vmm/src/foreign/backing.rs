@@ -55,8 +55,7 @@ impl Backing {
 
     /// The range, mapped here; none if its file can become shorter.
     pub fn map(self) -> Option<GuestRegionMmap> {
-        let seals = fcntl_get_seals(&self.file).ok()?;
-        if !seals.contains(SealFlags::SHRINK) {
+        if !stays_as_long(&self.file) {
             return None;
         }
         let Region { start, bytes } = self.range.guest;
@@ -94,6 +93,11 @@ impl Backing {
         }
         parts
     }
+}
+
+/// Whether a file can never become shorter.
+pub(super) fn stays_as_long(file: &File) -> bool {
+    fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
 }
 
 /// What of these ranges of process `pid` can be mapped here.

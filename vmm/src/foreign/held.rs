@@ -5,17 +5,17 @@
 //! at the ends of system calls, out of which the death of a tracer lets it go on; never for a signal of ours (a single step
 //! ends in one, which would then be delivered, and kill the VMM).
 
+use std::cell::Cell;
 use std::io;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
 use libc::user_regs_struct;
 use nix::sys::ptrace::{self, Options};
-use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use super::error::ForeignError;
+use super::ptrace::{On, SYSTEM_CALL, Seen, go_on, look};
 use super::way_back::WayBack;
 
 /// Between two looks, when nothing stops.
@@ -26,6 +26,8 @@ const REST: Duration = Duration::from_micros(500);
 pub struct HeldThread {
     thread: Pid,
     is_gone: bool,
+    /// What it was seen to stop at, until it goes on.
+    at: Cell<Option<Stop>>,
     /// Only the thread that seized it can do anything with it.
     _here: PhantomData<*const ()>,
 }
@@ -37,8 +39,28 @@ pub enum Stop {
     Event,
     /// At the beginning or the end of a system call.
     SystemCall,
-    /// Because of a signal that it has not got yet.
-    Signal(Signal),
+    /// Because of a signal that it has not got yet, of this number: also a real-time one.
+    Signal(i32),
+}
+
+impl Stop {
+    /// By what waitpid(2) says.
+    const fn of(status: i32) -> Self {
+        match status {
+            SYSTEM_CALL => Self::SystemCall,
+            // An event is above the eight bits of the signal.
+            status if status >> 8 != 0 => Self::Event,
+            signal => Self::Signal(signal),
+        }
+    }
+
+    /// The signal that it goes on with, if it is to get it; 0 for none.
+    const fn signal(self) -> i32 {
+        match self {
+            Self::Signal(signal) => signal,
+            Self::Event | Self::SystemCall => 0,
+        }
+    }
 }
 
 impl HeldThread {
@@ -58,6 +80,7 @@ impl HeldThread {
         Ok(Self {
             thread: pid,
             is_gone: false,
+            at: Cell::new(None),
             _here: PhantomData,
         })
     }
@@ -90,8 +113,7 @@ impl HeldThread {
         loop {
             match self.wait(deadline, "it was asked to stop")? {
                 Stop::Event => return Ok(()),
-                Stop::SystemCall => self.resume(None)?,
-                Stop::Signal(signal) => self.resume(Some(signal))?,
+                other => self.resume(other)?,
             }
         }
     }
@@ -116,18 +138,25 @@ impl HeldThread {
     /// [`ForeignError::Ended`], [`ForeignError::Ptrace`].
     pub fn poll(&mut self) -> Result<Option<Stop>, ForeignError> {
         let thread = self.number();
-        let flags = WaitPidFlag::WNOHANG | WaitPidFlag::__WALL;
-        match waitpid(self.thread, Some(flags)) {
-            Ok(WaitStatus::PtraceEvent(..)) => Ok(Some(Stop::Event)),
-            Ok(WaitStatus::PtraceSyscall(_)) => Ok(Some(Stop::SystemCall)),
-            Ok(WaitStatus::Stopped(_, signal)) => Ok(Some(Stop::Signal(signal))),
-            Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => {
+        let seen = look(thread).map_err(|source| gone_or(thread, "waiting for it", source))?;
+        match seen {
+            Seen::Nothing => Ok(None),
+            Seen::Stopped(status) => {
+                let stop = Stop::of(status);
+                self.at.set(Some(stop));
+                Ok(Some(stop))
+            }
+            Seen::Ended => {
                 self.is_gone = true;
                 Err(ForeignError::Ended { thread })
             }
-            Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(None),
-            Err(errno) => Err(refused(thread, "waiting for it")(errno)),
         }
+    }
+
+    fn go_on(&self, how: On, signal: i32) -> io::Result<()> {
+        go_on(self.number(), how, signal)?;
+        self.at.set(None);
+        Ok(())
     }
 
     /// Its registers.
@@ -143,20 +172,23 @@ impl HeldThread {
         set.map_err(refused(self.number(), "setting its registers"))
     }
 
-    /// Lets it run to the next beginning or end of a system call, with this signal; [`Self::poll`] tells when it is there.
+    /// Lets it run out of this stop to the next beginning or end of a system call; [`Self::poll`] tells when it is there. A signal
+    /// that it stopped for it gets.
     ///
     /// # Errors
     /// [`ForeignError::Ptrace`].
-    pub fn to_system_call(&self, signal: Option<Signal>) -> Result<(), ForeignError> {
-        ptrace::syscall(self.thread, signal).map_err(refused(self.number(), "resuming it"))
+    pub fn to_system_call(&self, from: Stop) -> Result<(), ForeignError> {
+        let resumed = self.go_on(On::ToSystemCall, from.signal());
+        resumed.map_err(|source| gone_or(self.number(), "resuming it", source))
     }
 
-    /// Lets it run, with this signal, until it stops where it was asked to.
+    /// Lets it run out of this stop until it stops where it was asked to. A signal that it stopped for it gets.
     ///
     /// # Errors
     /// [`ForeignError::Ptrace`].
-    pub fn resume(&self, signal: Option<Signal>) -> Result<(), ForeignError> {
-        ptrace::cont(self.thread, signal).map_err(refused(self.number(), "resuming it"))
+    pub fn resume(&self, from: Stop) -> Result<(), ForeignError> {
+        let resumed = self.go_on(On::Freely, from.signal());
+        resumed.map_err(|source| gone_or(self.number(), "resuming it", source))
     }
 
     /// Has it leave the stop that it is in for one in which our death does no harm; [`Self::poll`] tells when it is there.
@@ -166,7 +198,7 @@ impl HeldThread {
     pub fn to_event(&self) -> Result<(), ForeignError> {
         let asked = ptrace::interrupt(self.thread);
         asked.map_err(refused(self.number(), "interrupting it"))?;
-        self.resume(None)
+        self.resume(Stop::Event)
     }
 
     /// The same, and waits for it.
@@ -234,7 +266,7 @@ impl HeldThread {
         self.set_signal_mask(u64::MAX)?;
         let mut ends = 2;
         while ends > 0 {
-            self.to_system_call(None)?;
+            self.to_system_call(Stop::Event)?;
             // Whatever else it stops for comes before the call begins.
             if self.wait(deadline, "a call was made in its name")? == Stop::SystemCall {
                 ends -= 1;
@@ -284,19 +316,21 @@ impl Drop for HeldThread {
         if self.is_gone {
             return;
         }
-        // One that was not seen to stop is not let go before it does.
+        // One that was not seen to stop is not let go before it is: it may have stopped for a signal, which is to be its own.
         let deadline = Instant::now() + Duration::from_secs(2);
-        let mut detached = ptrace::detach(self.thread, None);
-        if detached.is_err() {
-            // It runs, or has not been seen to stop yet.
+        if self.at.get().is_none() {
             let _ = ptrace::interrupt(self.thread);
         }
+        let mut detached = Err(io::ErrorKind::TimedOut.into());
         while detached.is_err() && !self.is_gone && Instant::now() < deadline {
-            let signal = match self.wait(deadline, "it was to be let go") {
-                Ok(Stop::Signal(signal)) => Some(signal),
-                _ => None,
+            let stop = match self.at.get() {
+                Some(stop) => Ok(stop),
+                None => self.wait(deadline, "it was to be let go"),
             };
-            detached = ptrace::detach(self.thread, signal);
+            // What cannot be waited for may be let go all the same.
+            let signal = stop.map_or(0, Stop::signal);
+            detached = self.go_on(On::Released, signal);
+            self.at.set(None);
         }
         if let (Err(error), false) = (detached, self.is_gone) {
             log::error!("thread {} of the VMM is not let go: {error}", self.thread);
@@ -311,10 +345,102 @@ fn refused(thread: i32, what: &'static str) -> impl Fn(nix::errno::Errno) -> For
     }
 }
 
+fn gone_or(thread: i32, what: &'static str, source: io::Error) -> ForeignError {
+    match source.raw_os_error() {
+        Some(libc::ESRCH) => ForeignError::Ended { thread },
+        _ => refused_io(thread, what)(source),
+    }
+}
+
 fn refused_io(thread: i32, what: &'static str) -> impl Fn(io::Error) -> ForeignError {
     move |source| ForeignError::Ptrace {
         thread,
         what,
         source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Child, ChildStdout, Command, Stdio};
+
+    use super::*;
+
+    /// What VMMs kick their vCPUs by.
+    const RTMIN: i32 = 34;
+    const NEVER: Duration = Duration::from_secs(300);
+
+    /// A process that says so when it gets the signal, and ends.
+    struct Waiting {
+        child: Child,
+        said: BufReader<ChildStdout>,
+    }
+
+    impl Waiting {
+        fn start() -> Self {
+            let script = "trap 'echo got; exit' RTMIN; echo ready; while :; do :; done";
+            let mut child = Command::new("bash")
+                .args(["-c", script])
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let said = BufReader::new(child.stdout.take().unwrap());
+            let mut started = Self { child, said };
+            assert_eq!(started.says(), "ready\n");
+            started
+        }
+
+        fn says(&mut self) -> String {
+            let mut line = String::new();
+            self.said.read_line(&mut line).unwrap();
+            line
+        }
+
+        /// Who holds it may have seen its end already.
+        fn ends(mut self) {
+            assert_eq!(self.says(), "got\n");
+            let _ = self.child.wait();
+        }
+    }
+
+    fn kick(waiting: &Waiting) {
+        let kill = Command::new("bash")
+            .args(["-c", &format!("kill -RTMIN {}", waiting.child.id())])
+            .status();
+        assert!(kill.unwrap().success());
+    }
+
+    fn held(waiting: &Waiting) -> HeldThread {
+        HeldThread::seize(waiting.child.id().cast_signed(), false).unwrap()
+    }
+
+    /// It was once taken for an error, and lost: the library knows the signals up to 31.
+    #[test]
+    fn a_real_time_signal_that_comes_meanwhile_is_got() {
+        let child = Waiting::start();
+        let mut thread = held(&child);
+        kick(&child);
+        let stop = thread
+            .wait(Instant::now() + NEVER, "it was kicked")
+            .unwrap();
+        assert_eq!(stop, Stop::Signal(RTMIN));
+        thread.resume(stop).unwrap();
+        child.ends();
+    }
+
+    #[test]
+    fn who_is_let_go_before_its_stop_was_seen_gets_the_signal_all_the_same() {
+        for is_seen in [false, true] {
+            let child = Waiting::start();
+            let mut thread = held(&child);
+            kick(&child);
+            if is_seen {
+                let deadline = Instant::now() + NEVER;
+                thread.wait(deadline, "it was kicked").unwrap();
+            }
+            drop(thread);
+            child.ends();
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! (`Tracing::look_at_window`).
 //!
 //! vCPUs are in other page tables for moments without any reset, too (system management, waking from sleep), so it takes
-//! several looks in a row.
+//! several looks in a row. One that runs a guest of its own shows that one's registers: that says nothing.
 
 use std::time::{Duration, Instant};
 
@@ -58,11 +58,25 @@ impl KernelWatch {
         self.doubts >= LOOKS
     }
 
+    /// Whether it sees the kernel, or may run a guest of its own, in whose tables there is none.
     fn is_seen_by(&self, memory: &impl PhysicalMemory, vcpu: &VcpuRegisters) -> bool {
+        if may_run_a_guest(vcpu) {
+            return true;
+        }
         let root = PageTableRoot::of_text(memory, vcpu, self.text);
         let seen = root.and_then(|root| translate(memory, root, self.text));
         seen.is_ok_and(|seen| seen.physical == self.place)
     }
+}
+
+/// Whether these can be the registers of a guest of the guest: hardware wants this bit in them. KVM says itself whose they are only
+/// since Linux 6.10, and not where it has to be asked for them.
+const fn may_run_a_guest(vcpu: &VcpuRegisters) -> bool {
+    /// CR4.VMXE, which is fixed to 1 in VMX operation, within a guest, too (Intel SDM vol. 3, 24.8).
+    const VMXE: u64 = 1 << 13;
+    /// EFER.SVME, without which VMRUN refuses a guest's registers (AMD APM vol. 2, 15.5.1).
+    const SVME: u64 = 1 << 12;
+    vcpu.cr4 & VMXE != 0 || vcpu.efer & SVME != 0
 }
 
 #[cfg(test)]
@@ -112,6 +126,16 @@ mod tests {
         assert!(!look(&[vcpu]), "it is there again");
         for round in 1..=LOOKS {
             assert_eq!(look(&[offline]), round == LOOKS);
+        }
+        // Of a guest of the guest it is not known where the kernel is.
+        map(0x60_0000);
+        let runs_guests = [(1 << 13, 0), (0, 1 << 12)].map(|(cr4, efer)| VcpuRegisters {
+            cr4: vcpu.cr4 | cr4,
+            efer: vcpu.efer | efer,
+            ..vcpu
+        });
+        for _ in 0..2 * LOOKS {
+            assert!(runs_guests.iter().all(|vcpu| !look(&[*vcpu])));
         }
     }
 }

@@ -423,8 +423,8 @@ impl Drop for Foreign {
     }
 }
 
-/// What of a guest's memory is mapped here: its window, which is all of `file`, and what can be of its RAM. Without the window it
-/// is taken away.
+/// What of a guest's memory is mapped here: its window, which is all of `file`, and what can be of its RAM. Without a window
+/// that was made for that it is taken away.
 fn map(
     process: &Process,
     slots: &mut Slots<'_>,
@@ -436,7 +436,7 @@ fn map(
     let files = map_all(process.pid(), ram.ranges(), &mappings);
     let mapped = window.map(file, files);
     if mapped.is_err() {
-        window.close(slots)?;
+        window.undo(slots)?;
     }
     mapped
 }
@@ -461,7 +461,13 @@ fn physical_bits(cpuid: &[kvm_cpuid_entry2]) -> u32 {
     const LEAF: u32 = 0x8000_0008;
     const WITHOUT: u32 = 36;
     let leaf = cpuid.iter().find(|entry| entry.function == LEAF);
-    leaf.map_or(WITHOUT, |leaf| leaf.eax & 0xff)
+    leaf.map_or(WITHOUT, |leaf| {
+        // What a guest reaches is less than what its processor has where the host's tables have fewer levels: GuestPhysAddrSize.
+        match (leaf.eax & 0xff, leaf.eax >> 16 & 0xff) {
+            (bits, 0) => bits,
+            (bits, reached) => bits.min(reached),
+        }
+    })
 }
 
 /// Whether the guest's processor has pages of 1 GiB (CPUID 0x80000001).

@@ -71,6 +71,70 @@ pub fn extended_registers(thread: i32) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// What has become of a thread that is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seen {
+    /// Nothing since it was seen last.
+    Nothing,
+    /// It has stopped: for this signal, or with one of these bits beside it ([`SYSTEM_CALL`], an event above them).
+    Stopped(i32),
+    /// It has ended.
+    Ended,
+}
+
+/// Beside SIGTRAP: at the beginning or the end of a system call (`PTRACE_O_TRACESYSGOOD`).
+pub const SYSTEM_CALL: i32 = libc::SIGTRAP | 0x80;
+
+/// Looks at a thread that is held. The library's own knows no signal above 31, and loses the stop with it; VMMs kick their vCPUs by
+/// real-time ones.
+///
+/// # Errors
+/// What the system said.
+pub fn look(thread: i32) -> io::Result<Seen> {
+    let mut status = 0;
+    // SAFETY: the call writes `status`, which outlives it, and nothing else of ours.
+    let found = unsafe { libc::waitpid(thread, &raw mut status, libc::WNOHANG | libc::__WALL) };
+    match found {
+        0 => Ok(Seen::Nothing),
+        -1 => {
+            let error = io::Error::last_os_error();
+            match error.kind() {
+                io::ErrorKind::Interrupted => Ok(Seen::Nothing),
+                _ => Err(error),
+            }
+        }
+        _ if libc::WIFSTOPPED(status) => Ok(Seen::Stopped(status >> 8)),
+        _ if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) => Ok(Seen::Ended),
+        _ => Ok(Seen::Nothing),
+    }
+}
+
+/// How a thread goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum On {
+    /// Until it stops where it is asked to.
+    Freely,
+    /// To the next beginning or end of a system call.
+    ToSystemCall,
+    /// For good: it is not held any more.
+    Released,
+}
+
+/// Has a thread that stands go on, with this signal; 0 for none.
+///
+/// # Errors
+/// What the system said.
+pub fn go_on(thread: i32, how: On, signal: i32) -> io::Result<()> {
+    let request = match how {
+        On::Freely => libc::PTRACE_CONT,
+        On::ToSystemCall => libc::PTRACE_SYSCALL,
+        On::Released => libc::PTRACE_DETACH,
+    };
+    // SAFETY: the request takes a number, and neither reads nor writes memory of ours.
+    let result = unsafe { libc::ptrace(request, thread, 0usize, signal as libc::c_long) };
+    done(result)
+}
+
 /// Stops of what this thread holds are to be waited for by [`wait_for_stop`]: they come as signals, which are kept until then.
 /// All threads of the process must keep them (`signals.rs`), or one may lose them.
 pub fn keep_stops() {

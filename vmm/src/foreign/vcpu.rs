@@ -215,16 +215,14 @@ impl Parked {
                 self.stage = Stage::Parked;
                 Ok(())
             }
-            (Stage::Asked | Stage::Settling, Stop::Signal(signal)) => {
-                self.held.resume(Some(signal))
+            (Stage::Asked | Stage::Settling, Stop::Signal(_) | Stop::SystemCall) => {
+                self.held.resume(stop)
             }
-            (Stage::Asked | Stage::Settling, Stop::SystemCall) => self.held.resume(None),
             (Stage::Driven, Stop::SystemCall) => self.at_system_call(),
             (Stage::Leaving(before), Stop::SystemCall) => self.has_left(before),
-            (Stage::Driven | Stage::Leaving(_), Stop::Signal(signal)) => {
-                self.held.to_system_call(Some(signal))
+            (Stage::Driven | Stage::Leaving(_), Stop::Signal(_) | Stop::Event) => {
+                self.held.to_system_call(stop)
             }
-            (Stage::Driven | Stage::Leaving(_), Stop::Event) => self.held.to_system_call(None),
             (Stage::Outside | Stage::Parked, _) => Ok(()),
         }
     }
@@ -272,7 +270,7 @@ impl Parked {
     /// [`ForeignError::Ptrace`].
     pub fn drive(&mut self) -> Result<(), ForeignError> {
         self.stage = Stage::Driven;
-        self.held.to_system_call(None)
+        self.held.to_system_call(Stop::Event)
     }
 
     fn at_system_call(&mut self) -> Result<(), ForeignError> {
@@ -282,7 +280,7 @@ impl Parked {
             // Only here, after the VMM's own look at it: it would skip the entry, or take it out again.
             self.stage = Stage::Leaving(self.vcpu.page.exit_immediately(1));
         }
-        self.held.to_system_call(None)
+        self.held.to_system_call(Stop::Event)
     }
 
     fn has_left(&mut self, before: u8) -> Result<(), ForeignError> {

@@ -28,6 +28,8 @@ const PLACES: u64 = 16;
 pub(super) struct ForeignWindow {
     range: Range,
     slot: u32,
+    /// Somebody has left it there.
+    is_found: bool,
     _lock: Lock,
 }
 
@@ -49,7 +51,7 @@ impl ForeignWindow {
         let show = |number, range| slots.set(number, range);
         let placed = locked.and_then(|lock| Ok((lock, place(show, &file, host, top, ram_end)?)));
         match placed {
-            Ok((lock, (range, slot))) => Ok((Self::of(range, slot, lock), file)),
+            Ok((lock, (range, slot))) => Ok((Self::of(range, slot, lock, false), file)),
             Err(error) => {
                 unmap_there(slots.parked, host, deadline)?;
                 Err(error)
@@ -66,6 +68,13 @@ impl ForeignWindow {
         mapping: &Mapping,
     ) -> Result<Option<(Self, File)>, ForeignError> {
         let file = backing::open(process.pid(), mapping)?;
+        // Any process can call something so; what is made shorter once it is mapped here would be our end.
+        if !backing::stays_as_long(&file) {
+            return Err(ForeignError::Window {
+                what: "what looks like tracing memory that was left there is none of ours: its file can be made shorter",
+                source: std::io::ErrorKind::InvalidData.into(),
+            });
+        }
         let lock = lock(&file)?;
         let label = Label::read(&file).map_err(|source| ForeignError::Window {
             what: "what is said of the tracing memory that was left there cannot be read",
@@ -81,13 +90,14 @@ impl ForeignWindow {
             },
             host: mapping.start,
         };
-        Ok(Some((Self::of(range, slot, lock), file)))
+        Ok(Some((Self::of(range, slot, lock, true), file)))
     }
 
-    const fn of(range: Range, slot: u32, lock: Lock) -> Self {
+    const fn of(range: Range, slot: u32, lock: Lock, is_found: bool) -> Self {
         Self {
             range,
             slot,
+            is_found,
             _lock: lock,
         }
     }
@@ -108,6 +118,17 @@ impl ForeignWindow {
     /// Where the guest has it.
     pub const fn region(&self) -> Region {
         self.range.guest
+    }
+
+    /// Takes it away, unless it was found: then the guest's text may still lead there.
+    ///
+    /// # Errors
+    /// As of [`Self::close`].
+    pub fn undo(&self, slots: &mut Slots<'_>) -> Result<(), ForeignError> {
+        match self.is_found {
+            true => Ok(()),
+            false => self.close(slots),
+        }
     }
 
     /// Takes it away. No instruction of the guest leads to it any more.
@@ -179,15 +200,23 @@ pub(super) fn unmap_there(
     unmapped.map(|_| ())
 }
 
+/// Bits of guest-physical addresses that second-level tables of four levels reach.
+const REACHED: u32 = 48;
+
 /// The highest place for a window that a processor with so many bits of physical addresses can have, and those bits.
+///
+/// KVM refuses a place only where the guest has memory; a device that is emulated has none, and would be heard no more. From 7/8 of
+/// what is addressed on firmware gives addresses to devices (OVMF: `PlatformDynamicMmioWindow`; SeaBIOS since 1.17), Cloud
+/// Hypervisor does from the top of each of up to 96 equal parts downward, others from the end of the RAM upward. So it is no simple
+/// fraction, and below 7/8.
 fn top_of(bits: u32) -> (u32, u64) {
-    // Entries of page tables have 52 bits.
-    let all = 1u64 << bits.clamp(32, 52);
-    (bits, all / 8 * 7 / GIB * GIB)
+    let bits = bits.min(REACHED);
+    let all = 1u64 << bits.max(32);
+    (bits, all / 128 * 101 / GIB * GIB)
 }
 
 /// Has KVM `show` it to the guest, by the number of a slot, at the first place that is free: far above its RAM, where no device of
-/// it is looked for, and below what its processors can address.
+/// it is looked for ([`top_of`]), and below what its processors can address.
 fn place(
     mut show: impl FnMut(u32, Range) -> Result<(), ForeignError>,
     file: &File,
@@ -268,6 +297,19 @@ mod tests {
         let first = first.unwrap();
         assert_eq!((first % GIB, asked), (0, 1));
         assert!(first >= RAM_END && first + WINDOW_SIZE <= 1 << 39);
+        for bits in [36, 39, 40, 46, 47, 48, 52] {
+            // Not where firmware puts devices, however wide it takes the address space to be: OVMF takes 46 or 47 bits at most.
+            let (place, _) = placed(bits, RAM_END, 0);
+            let place = place.unwrap();
+            assert!(place + WINDOW_SIZE <= 1 << bits.min(48), "{bits}");
+            for taken in [bits, 46, 47, 48].map(|bits| 1u64 << bits) {
+                let devices = taken / 8 * 7..taken;
+                assert!(
+                    !devices.contains(&place) && !devices.contains(&(place + WINDOW_SIZE - 1)),
+                    "{bits}"
+                );
+            }
+        }
         let (third, asked) = placed(39, RAM_END, 2);
         assert_eq!((third.unwrap(), asked), (first - 2 * GIB, 3));
     }
