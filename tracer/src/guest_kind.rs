@@ -34,6 +34,11 @@ pub fn never_traced() -> impl Iterator<Item = &'static NeverTraced> {
     KINDS.iter().flat_map(|kind| kind.never_traced())
 }
 
+/// What must not be patched besides, where it has no patch site.
+pub fn never_displaced() -> impl Iterator<Item = &'static NeverTraced> {
+    KINDS.iter().flat_map(|kind| kind.never_displaced())
+}
+
 impl PanicMarks {
     /// How a guest of this image says that it dies.
     #[must_use]

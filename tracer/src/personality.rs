@@ -77,6 +77,11 @@ pub trait Personality: Debug + Sync {
     /// What of it must never be patched, whatever the user asks for.
     fn never_traced(&self) -> &'static [NeverTraced];
 
+    /// What of it must not be patched besides, where it has no patch site (`--any`).
+    fn never_displaced(&self) -> &'static [NeverTraced] {
+        &[]
+    }
+
     /// Whether all of its text runs in one ring. Else only the page tables of a vCPU say in which a function does.
     fn has_one_ring(&self) -> bool;
 

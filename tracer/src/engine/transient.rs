@@ -149,9 +149,11 @@ impl Transient {
         self.look_for_init(memory, image, sites);
         let mut moved = Moved::default();
         if !self.modules.is_empty() {
-            // A list that cannot be read says that nothing is there.
-            let loaded = self.loaded(memory, image).unwrap_or_default();
-            self.forget((memory, image), sites, &loaded, &mut moved);
+            // A list that cannot be read was read in the middle of a change, or is the work of a hostile guest. What is patched is
+            // not forgotten for that, or nobody would give it back; what is written there is compared with before.
+            if let Ok(loaded) = self.loaded(memory, image) {
+                self.forget((memory, image), sites, &loaded, &mut moved);
+            }
         }
         moved
     }
@@ -161,7 +163,7 @@ impl Transient {
     /// live yet, but its text is in its place.
     ///
     /// # Errors
-    /// A [`ModuleError`] when the list of modules cannot be read; then none is known any more.
+    /// A [`ModuleError`] when the list of modules cannot be read; then those are known that were.
     pub(super) fn read_modules(
         &mut self,
         memory: &(impl PhysicalMemory + ?Sized),
@@ -171,9 +173,8 @@ impl Transient {
     ) -> Result<Moved, ModuleError> {
         self.look_for_init(memory, image, sites);
         let mut moved = Moved::default();
-        let loaded = self.loaded(memory, image);
-        let list = loaded.as_deref().unwrap_or_default();
-        self.forget((memory, &**image), sites, list, &mut moved);
+        let list = self.loaded(memory, image)?;
+        self.forget((memory, &**image), sites, &list, &mut moved);
         let mut budget = Budget(SYMBOLS_A_LOOK);
         let is_announced = |loaded: &&Loaded| Some(loaded.module.at) == announced;
         let first = list.iter().filter(is_announced);
@@ -191,7 +192,7 @@ impl Transient {
                 moved.waiting += 1;
             }
         }
-        loaded.map(|_| moved)
+        Ok(moved)
     }
 
     /// How many symbols a module says that it has; 0 where that cannot be read, as the rest of it cannot be then.

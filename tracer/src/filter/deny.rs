@@ -5,6 +5,7 @@
 use globset::{GlobSet, GlobSetBuilder};
 
 use crate::guest_kind;
+use crate::personality::NeverTraced;
 use trace::glob::{GlobError, compile};
 
 /// The list, ready to match.
@@ -21,9 +22,21 @@ impl DenyList {
     /// # Errors
     /// [`GlobError::Bad`], which a test rules out.
     pub fn new() -> Result<Self, GlobError> {
+        Self::of(guest_kind::never_traced())
+    }
+
+    /// That of functions without a patch site, which is longer.
+    ///
+    /// # Errors
+    /// As of [`Self::new`].
+    pub fn without_sites() -> Result<Self, GlobError> {
+        Self::of(guest_kind::never_traced().chain(guest_kind::never_displaced()))
+    }
+
+    fn of(groups: impl Iterator<Item = &'static NeverTraced>) -> Result<Self, GlobError> {
         let mut builder = GlobSetBuilder::new();
         let mut entries = Vec::new();
-        for group in guest_kind::never_traced() {
+        for group in groups {
             for glob in group.globs {
                 builder.add(compile(glob)?);
                 entries.push((*glob, group.why));

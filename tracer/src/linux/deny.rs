@@ -100,3 +100,29 @@ pub(super) const GROUPS: &[NeverTraced] = &[
         why: "sets the GS base that rings are found by, from Linux arch/x86/kernel/cpu",
     },
 ];
+
+/// Those among the functions that have no patch site: where they have one, the kernel says that they are entered by calls, and that
+/// its own tracer can stand there.
+pub(super) const WITHOUT_SITES: &[NeverTraced] = &[
+    NeverTraced {
+        globs: &[
+            "ret_from_fork*",
+            "*kretprobe_trampoline",
+            "*rethook_trampoline",
+            "rewind_stack_*",
+        ],
+        why: "not entered by a call: what lies on the stack is no return address, from Linux arch/x86/entry/entry_64.S",
+    },
+    NeverTraced {
+        globs: &[
+            "startup_64*",
+            "secondary_startup_64*",
+            "__startup_*64",
+            "verify_cpu",
+            "sev_verify_cbit",
+            "start_cpu0",
+            "wakeup_long64",
+        ],
+        why: "runs before the GS base is set that rings are found by, from Linux arch/x86/kernel/head_64.S",
+    },
+];

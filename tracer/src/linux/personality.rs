@@ -63,6 +63,10 @@ impl Personality for Linux {
         deny::GROUPS
     }
 
+    fn never_displaced(&self) -> &'static [NeverTraced] {
+        deny::WITHOUT_SITES
+    }
+
     fn has_one_ring(&self) -> bool {
         true
     }

@@ -83,7 +83,7 @@ impl NotAny {
 /// How each function without a site can be traced, ascending. Padding is given to each in turn.
 #[must_use]
 pub fn without_sites(image: &Image) -> Vec<(FunctionId, Result<Place, NotAny>)> {
-    let never = DenyList::new().ok();
+    let never = DenyList::without_sites().ok();
     let mut taken = BTreeSet::new();
     let mut found = Vec::new();
     for entry in &image.untraceable {

@@ -21,6 +21,9 @@
 use super::TableError;
 use crate::SymbolTable;
 
+/// Where calls are written anew.
+pub(super) const STATIC_CALLS: &str = ".static_call_sites";
+
 /// What an entry says.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Entries {
@@ -99,7 +102,7 @@ pub(super) const TABLES: [Table; 10] = [
     Table {
         what: "a static call",
         whats: "static calls",
-        section: ".static_call_sites",
+        section: STATIC_CALLS,
         bounds: ("__start_static_call_sites", "__stop_static_call_sites"),
         due: Due::With("__SCT__"),
         entries: Entries::Instructions { apart: 8 },

@@ -16,7 +16,7 @@ use insn::flow::first_length;
 use terms::addr::{Gva, Slide};
 use terms::site::SITE_LENGTH;
 
-use self::list::{BETWEEN, EXCEPTIONS, Entries, KNOWN, RUNTIME, TABLES, Table};
+use self::list::{BETWEEN, EXCEPTIONS, Entries, KNOWN, RUNTIME, STATIC_CALLS, TABLES, Table};
 use super::elf::Elf;
 use super::words::words;
 use super::{SymbolTable, TextRange};
@@ -242,7 +242,11 @@ impl<'e> Reader<'_, 'e> {
         match table.entries {
             Entries::Instructions { apart } => {
                 for (at, _) in distances(start, data, apart) {
-                    let length = self.length_at(at);
+                    // A call that is none just now can be a return of one byte; what the guest writes there is a call again.
+                    let length = match table.section {
+                        STATIC_CALLS => self.length_at(at).max(SITE_LENGTH as u64),
+                        _ => self.length_at(at),
+                    };
                     self.add(at, length, what);
                 }
             }
