@@ -302,7 +302,7 @@ impl Host {
         let lost = reader.losses().records();
         assert!(lost == u64::MAX || lane.lost == lost - was.1);
         self.said += lane.events;
-        if reader.is_drained() {
+        if reader.is_drained_to(reader.head()) {
             self.stream.looked(Origin::Calls(ring), before);
             self.stream.looked(Origin::Points(ring), before);
         }

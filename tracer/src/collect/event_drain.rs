@@ -311,9 +311,7 @@ impl EventDrain {
             let (discarded, overwritten) = if is_read {
                 (losses.discarded, losses.overwritten)
             } else {
-                let held = self.geometry.slots();
-                let written_over = reader.reserved().saturating_sub(held);
-                (self.rings.discarded(reader.ring()), written_over)
+                (self.rings.discarded(reader.ring()), reader.overwritten())
             };
             let overwritten = overwritten.saturating_add(torn.overwritten);
             let invalid = losses.invalid.saturating_add(torn.invalid);

@@ -42,8 +42,8 @@ mod writing;
 
 use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -88,6 +88,8 @@ pub struct SharedDrain {
     standing: Mutex<Standing>,
     asking: AtomicUsize,
     asked: Condvar,
+    /// Who writes stands, and was abandoned.
+    is_left: AtomicBool,
 }
 
 impl SharedDrain {
@@ -107,6 +109,7 @@ impl SharedDrain {
             standing: Mutex::default(),
             asking: AtomicUsize::new(0),
             asked: Condvar::new(),
+            is_left: AtomicBool::new(false),
         }
     }
 
@@ -346,6 +349,7 @@ impl SharedDrain {
     /// Who writes stands, and is abandoned: should it ever go on, it reads no ring any more, and completes nothing.
     fn leave(&self) -> ExportError {
         let mut drain = self.ask();
+        self.is_left.store(true, SeqCst);
         drain.end_output();
         let room = drain.waits().map(|waits| Arc::clone(waits.room()));
         drop(drain);
@@ -363,8 +367,12 @@ impl SharedDrain {
     /// The first [`ExportError`] since the trace was begun.
     pub fn finish(&self) -> Result<Option<Written>, ExportError> {
         self.round_with(Some(Patience::Over));
-        let mut writer = lock(&self.writer);
+        let mut writer = Writing::alone(&self.writer, &self.hands);
         let mut drain = self.ask();
+        if self.is_left.load(SeqCst) {
+            // What was the session's may be somebody else's by now.
+            return Err(self.stood());
+        }
         drain.end_output();
         let doubts = drain.doubts();
         let room = drain.waits().map(|waits| Arc::clone(waits.room()));
@@ -427,11 +435,8 @@ pub trait Pollers: Debug {
 pub trait Poller: Debug {
     /// Ends it, when the rounds are made that were begun and then the `last` one, by the thread that has made those: somebody
     /// looks until then. What stands, by what `stands` says, is abandoned. Whether all have ended.
-    fn end(self: Box<Self>, last: Last, stands: &dyn Fn() -> bool) -> bool;
+    fn end(self: Box<Self>, last: Box<dyn FnOnce() + Send>, stands: &dyn Fn() -> bool) -> bool;
 }
-
-/// What is to be read and written when nothing is recorded any more.
-pub type Last = Box<dyn FnOnce() + Send>;
 
 /// A reader that is polled.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard};
 
 use super::hands::Hands;
-use super::looks::lock_free;
+use super::looks::{lock, lock_free};
 use super::writer::Writer;
 
 /// Somebody writes, for as long as this lives: also a thread that fails.
@@ -22,6 +22,14 @@ impl<'a> Writing<'a> {
             writer: lock_free(writer)?,
             _until: Until(hands),
         })
+    }
+
+    /// The caller, when nobody else does. Waits, and works for nobody meanwhile.
+    pub fn alone(writer: &'a Mutex<Writer>, hands: &'a Hands) -> Self {
+        Self {
+            writer: lock(writer),
+            _until: Until(hands),
+        }
     }
 
     /// The caller, when nobody else does, if it still wants to then. Works for who does meanwhile.

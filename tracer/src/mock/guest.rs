@@ -12,7 +12,7 @@ use terms::region::Region;
 use super::MockTarget;
 use crate::clock::page::{Beat, Beats, ClockPage};
 use crate::clock::{HostClock, RunClock, VcpuClocks};
-use crate::collect::{Last, Poller, Pollers, SharedDrain};
+use crate::collect::{Poller, Pollers, SharedDrain};
 use crate::guest::{
     Guest, LiveGuest, NoClockPage, NotLive, Pauses, RegisterError, SharedMemory, StopError,
     StoppedGuest,
@@ -438,7 +438,7 @@ impl Pollers for NoPollers {
 }
 
 impl Poller for NoPollers {
-    fn end(self: Box<Self>, last: Last, stands: &dyn Fn() -> bool) -> bool {
+    fn end(self: Box<Self>, last: Box<dyn FnOnce() + Send>, stands: &dyn Fn() -> bool) -> bool {
         let stands = stands();
         if !stands {
             last();

@@ -703,13 +703,7 @@ impl RingReader {
             || self.head.since(self.pending.kept_or(self.tail)) <= self.room() / 2
     }
 
-    /// Whether everything up to the last look was delivered, or passed over: nothing is waited for.
-    #[must_use]
-    pub fn is_drained(&self) -> bool {
-        self.is_drained_to(self.head)
-    }
-
-    /// The same up to the look that found this head.
+    /// Whether everything up to the look that found this head was delivered, or passed over: nothing is waited for.
     #[must_use]
     pub fn is_drained_to(&self, head: Position) -> bool {
         self.tail >= head
@@ -718,7 +712,7 @@ impl RingReader {
     /// Whether everything up to the last look was delivered, and no writer is still to come.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.is_drained() && self.pending.is_empty()
+        self.is_drained_to(self.head) && self.pending.is_empty()
     }
 
     /// Records delivered so far.
@@ -734,6 +728,14 @@ impl RingReader {
             head: self.head,
             delivered: self.delivered,
         }
+    }
+
+    /// Records that were written over before anybody had read them, as of the last look: also where nobody reads any more.
+    #[must_use]
+    pub fn overwritten(&self) -> u64 {
+        let oldest = Position(self.head.0.saturating_sub(self.geometry.slots()));
+        let unread = oldest.max(self.tail).since(self.tail);
+        self.losses.overwritten.saturating_add(unread)
     }
 
     /// Records reserved so far, as of the last look.

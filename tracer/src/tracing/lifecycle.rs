@@ -11,7 +11,7 @@ use super::timekeeping::check_clocks;
 use super::{Tracing, TracingError};
 use crate::filter::{Filter, Selection};
 use crate::guest::Guest;
-use status::{Changed, Deleted, SessionList, microseconds};
+use status::{Changed, Deleted, SessionList};
 
 impl Tracing {
     /// Makes a session that traces nothing yet.
@@ -51,13 +51,12 @@ impl Tracing {
         name: &str,
     ) -> Result<(Deleted, Option<Closing>), TracingError> {
         let index = self.attachment.sessions.find(name)?;
-        let mut stops = Stops::default();
         let stopped = if self.attachment.sessions.at(index)?.started {
-            let changed = self.end(guest, name, &mut stops)?;
-            Some(stops.told(changed))
+            Some(self.stop(guest, name)?)
         } else {
             None
         };
+        let mut stops = Stops::default();
         check_clocks(guest, &mut stops);
         let on = &mut self.attachment;
         let mut session = on.sessions.remove(index)?;
@@ -71,11 +70,12 @@ impl Tracing {
         }
         self.probes.forget_of(on, &session.name);
         on.phases.forget(&session.name);
+        let (pauses, pause_us) = stops.after(stopped.as_ref());
         let deleted = Deleted {
             session: session.name,
             stopped,
-            pauses: stops.count,
-            pause_us: microseconds(stops.longest),
+            pauses,
+            pause_us,
         };
         Ok((deleted, finished?))
     }
@@ -159,17 +159,6 @@ impl Tracing {
     /// # Errors
     /// [`TracingError::NotStarted`], or why the guest's text could not be changed.
     pub fn stop(&mut self, guest: &impl Guest, name: &str) -> Result<Changed, TracingError> {
-        let mut stops = Stops::default();
-        let changed = self.end(guest, name, &mut stops)?;
-        Ok(stops.told(changed))
-    }
-
-    fn end(
-        &mut self,
-        guest: &impl Guest,
-        name: &str,
-        stops: &mut Stops,
-    ) -> Result<Changed, TracingError> {
         let on = &mut self.attachment;
         on.phases.check_text()?;
         let index = on.sessions.find(name)?;
@@ -178,7 +167,7 @@ impl Tracing {
         let events: Vec<_> = session.events.iter().copied().collect();
         let followed = std::mem::take(&mut on.sessions.at(index)?.follows_modules);
         on.follow_forks(id, false)?;
-        let wanted = (filter, Selection::default());
+        let (wanted, stops) = ((filter, Selection::default()), &mut Stops::default());
         let changed = on.change(guest, index, id, wanted, stops);
         let session = on.sessions.at(index)?;
         session.follows_modules = followed && changed.is_err();
@@ -193,6 +182,6 @@ impl Tracing {
         session.started = false;
         session.live.iter().for_each(|live| live.attend(false));
         on.keep_time(guest)?;
-        Ok(changed)
+        Ok(stops.told(changed))
     }
 }

@@ -36,6 +36,13 @@ impl Stops {
         self.longest = self.longest.max(time);
     }
 
+    /// How many pauses there were altogether, also in what has changed before, and how many microseconds the longest took.
+    pub fn after(self, before: Option<&Changed>) -> (u64, f64) {
+        let (pauses, pause_us) = before.map_or((0, 0.0), |told| (told.pauses, told.pause_us));
+        let longest = microseconds(self.longest);
+        (self.count.saturating_add(pauses), longest.max(pause_us))
+    }
+
     /// What has changed, with what it has cost altogether.
     pub fn told(self, changed: Changed) -> Changed {
         Changed {

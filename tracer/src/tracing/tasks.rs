@@ -8,7 +8,7 @@ use crate::guest::Guest;
 use crate::session::SessionId;
 use crate::target::StoppedTarget;
 use crate::tasks::{TaskTerm, WantedTasks};
-use status::{TasksChanged, microseconds};
+use status::TasksChanged;
 
 /// What becomes of the tasks that a session names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,10 +91,11 @@ impl Tracing {
         let session = on.sessions.at(index)?;
         session.tasks = wanted;
         session.describe(&on.shared, found);
+        let (pauses, pause_us) = stops.after(None);
         Ok(TasksChanged {
             changed: true,
-            pauses: stops.count,
-            pause_us: microseconds(stops.longest),
+            pauses,
+            pause_us,
         })
     }
 }

@@ -10,7 +10,7 @@ use std::thread::{JoinHandle, available_parallelism};
 use std::time::Duration;
 
 use crate::confine::{self, Role};
-use tracer::collect::{Last, Poller, Pollers, SharedDrain};
+use tracer::collect::{Poller, Pollers, SharedDrain};
 
 /// Pause between two rounds over the rings when there was nothing to read.
 const IDLE: Duration = Duration::from_millis(2);
@@ -92,7 +92,7 @@ struct Readers {
 }
 
 impl Poller for Readers {
-    fn end(self: Box<Self>, last: Last, stands: &dyn Fn() -> bool) -> bool {
+    fn end(self: Box<Self>, last: Box<dyn FnOnce() + Send>, stands: &dyn Fn() -> bool) -> bool {
         let Self {
             drain,
             helpers,
@@ -116,7 +116,7 @@ enum Said {
     /// Somebody waits for it.
     Knock,
     /// It is to do this, and to end.
-    Last(Last),
+    Last(Box<dyn FnOnce() + Send>),
     /// It is to end.
     Stop,
 }

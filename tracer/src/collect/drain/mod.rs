@@ -340,12 +340,11 @@ impl Drain {
         points_read
     }
 
-    /// A ring of calls was read up to there.
+    /// A ring of calls was read up to there. Also where nothing is written any more: who had found it full before that, and
+    /// comes to wait only now, may go.
     pub(super) fn has_read(&mut self, ring: u16, at: Progress) {
-        if self.is_written {
-            let counter = self.ring_clock.host().counter;
-            self.change_waits(|waits| waits.has_read(Rings::Calls, ring, at, counter()));
-        }
+        let counter = self.ring_clock.host().counter;
+        self.change_waits(|waits| waits.has_read(Rings::Calls, ring, at, counter()));
     }
 
     /// Gives all that waits to who writes it, but that of rings which are being read, and where to from now on, where it
@@ -485,9 +484,8 @@ impl Drain {
             return (losses.discarded, losses.overwritten);
         }
         // Nothing is taken out: what the ring does not hold any more has been written over.
-        let held = self.geometry.slots();
         let discarded = self.rings.load(reader.ring(), CellWord::Lost);
-        (discarded, reader.reserved().saturating_sub(held))
+        (discarded, reader.overwritten())
     }
 
     /// Records that were read and whose times may be wrong.

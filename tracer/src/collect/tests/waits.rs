@@ -188,7 +188,7 @@ struct OneThread {
 }
 
 impl Poller for OneThread {
-    fn end(self: Box<Self>, last: Last, stands: &dyn Fn() -> bool) -> bool {
+    fn end(self: Box<Self>, last: Box<dyn FnOnce() + Send>, stands: &dyn Fn() -> bool) -> bool {
         let thread = thread::spawn(last);
         while !thread.is_finished() && !stands() {
             if self.hangs {
