@@ -13,5 +13,6 @@ fn main() -> ExitCode {
         .init();
     // Traces hold what was in a guest's memory: what this process makes is its user's alone.
     vmm::files::keep_private();
+    vmm::files::open_many();
     vmm::cli::main().into()
 }

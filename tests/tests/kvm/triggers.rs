@@ -474,6 +474,8 @@ fn what_can_never_be_is_refused() {
     fs::create_dir(&old).unwrap();
     fs::write(old.join("task.txt"), "an older trace").unwrap();
     refused_with(&["--force"], &dump("."), &["exists already"]);
+    refused_with(&["--force"], "nobody: stop", &["'nobody'"]);
+    refused_with(&["--force"], "event nobody: stop", &["event nobody"]);
     let kept = fs::read_to_string(old.join("task.txt")).unwrap();
     assert_eq!(kept, "an older trace");
     let slow = "calls_root > 1us: stop";

@@ -93,6 +93,16 @@ fn has_function(image: &Image, name: &Pattern) -> bool {
     may_come || functions.any(|function| name.matches(function))
 }
 
+/// Whether there can be each of those that it is to listen for.
+pub(super) fn check_occasions(
+    tracer: Tracer,
+    options: &SessionOptions,
+    image: &Image,
+) -> Result<(), TracingError> {
+    let mut occasions = options.occasions.iter();
+    occasions.try_for_each(|occasion| check_occasion(occasion, tracer, options, image))
+}
+
 /// Whether there can be such an occasion in a session with these options.
 pub(super) fn check_occasion(
     occasion: &Occasion,
@@ -102,6 +112,7 @@ pub(super) fn check_occasion(
 ) -> Result<(), TracingError> {
     let has_durations = tracer == Tracer::Graph && options.clock != ClockSource::None;
     let reason = match occasion {
+        _ if tracer == Tracer::Profile => "a profile counts, and records nothing",
         Occasion::Longer(..) if !has_durations => {
             "only a graph with a clock says how long calls take"
         }

@@ -17,6 +17,7 @@ use terms::choice::choices;
 use trace::export::budget::Budget;
 use trace::glob::GlobError;
 use trace::graph::rules::{Rules, Threshold};
+use trace::live::Occasion;
 
 /// The session that begins with tracing, and that is meant where none is named.
 pub const DEFAULT_SESSION: &str = "default";
@@ -180,6 +181,9 @@ pub struct SessionOptions {
     pub store: StoreKind,
     /// Whether an older trace there is replaced.
     pub force: bool,
+    /// What is to be listened for, as far as that is known when the session is made: what can never be is refused before an older
+    /// trace is replaced.
+    pub occasions: Vec<Occasion>,
 }
 
 impl SessionOptions {
@@ -228,6 +232,7 @@ impl Default for SessionOptions {
             output: None,
             store: StoreKind::default(),
             force: false,
+            occasions: Vec::new(),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use trace::export::uftrace::{ExportError, check_new};
+use trace::live::Occasion;
 use tracer::Mode;
 use tracer::ReturnHook;
 use tracer::tracing::TracingError;
@@ -203,7 +204,14 @@ impl SessionOptions {
             output: self.output.clone(),
             store: self.store,
             force: self.force,
+            occasions: self.occasions(),
         }
+    }
+
+    /// What its triggers wait for.
+    fn occasions(&self) -> Vec<Occasion> {
+        let triggers = self.trigger.iter();
+        triggers.map(|trigger| trigger.occasion.clone()).collect()
     }
 }
 

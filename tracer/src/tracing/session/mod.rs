@@ -28,7 +28,9 @@ use trace::export::uftrace::{Fired, LateModules, Pause, PauseSpread, WaitingModu
 use trace::graph::threads::Threads;
 use trace::live::Listener;
 
-use super::checks::{Room, check_name, check_room, check_roots, check_values, wanted_tasks};
+use super::checks::{
+    Room, check_name, check_occasions, check_room, check_roots, check_values, wanted_tasks,
+};
 use super::closing::Closing;
 use super::error::TracingError;
 use super::lossless::{check_hidden, check_lossless};
@@ -254,6 +256,7 @@ impl TraceSession {
         let image = &shared.image;
         let events = options.event.iter().map(|name| find_event(image, name));
         let events = events.collect::<Result<BTreeSet<_>, _>>()?;
+        check_occasions(tracer, &options, image)?;
         let mut session = Self {
             name: name.to_owned(),
             tracer,

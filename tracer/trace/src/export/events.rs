@@ -49,8 +49,9 @@ impl Side {
 
 /// The end of the files' names.
 const SUFFIX: &str = ".jsonl";
-/// The longest line that is believed.
-const LINE_MAX: u64 = 64 << 10;
+/// The longest line that is written, and that is believed: more than any record makes (32 values of 16 texts of 4 KiB, each byte of
+/// which may take six).
+const LINE_MAX: u64 = 16 << 20;
 /// More vCPUs than any trace has.
 const VCPUS_MAX: u16 = 4096;
 
@@ -200,6 +201,10 @@ impl EventWriter {
             Side::Host => 1,
         };
         self.budget.take(times * self.line.len() as u64)?;
+        if self.line.len() as u64 > LINE_MAX {
+            let text = "an event with more text than a trace has room for";
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+        }
         let file = match self.files.entry((side, vcpu)) {
             std::collections::btree_map::Entry::Occupied(file) => file.into_mut(),
             std::collections::btree_map::Entry::Vacant(place) => {
@@ -632,6 +637,41 @@ mod tests {
         assert!(is_event_file("events-0.jsonl") && !is_event_file("events-00.jsonl"));
     }
 
+    /// A guest chooses what stands in its memory: control characters take six bytes each. A line of more than 64 KiB once made all
+    /// of a trace unreadable.
+    #[test]
+    fn what_is_written_of_much_text_is_read_and_what_is_too_much_is_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = EventWriter::new(folder.path());
+        let text = |bytes: usize| {
+            let text = FieldValue::of_text(&vec![1; bytes], false);
+            Event {
+                values: Some([text].into()),
+                ..event(10, 0, 1)
+            }
+        };
+        let field = Field {
+            name: "text".into(),
+            kind: FieldType::named("u8").unwrap(),
+        };
+        let format = EventFormat::new("sent".into(), vec![field]);
+        writer.append(&text(100 << 10), &format).unwrap();
+        let most = usize::try_from(LINE_MAX).unwrap();
+        writer.append(&text(most / 6), &format).unwrap_err();
+        writer.append(&event(20, 0, 1), &self::format()).unwrap();
+        writer.flush().unwrap();
+        assert_eq!(
+            (writer.totals().events["sent"], writer.totals().lost),
+            (2, 1)
+        );
+        let mut reader = EventReader::open(folder.path()).unwrap();
+        let mut times = Vec::new();
+        while let Some(event) = reader.pop_until(u64::MAX).unwrap() {
+            times.push(event.time_ns);
+        }
+        assert_eq!(times, [10, 20]);
+    }
+
     #[test]
     fn what_the_host_did_has_files_of_its_own() {
         use crate::host::{ExitReason, HostThread};
@@ -690,7 +730,7 @@ mod tests {
             "{}\n",
             "7\n",
             "{\"time_ns\":-1,\"vcpu\":0}\n",
-            &"x".repeat(1 << 17),
+            &"x".repeat(usize::try_from(LINE_MAX).unwrap()),
         ] {
             std::fs::write(&path, bad).unwrap();
             let error = EventReader::open(folder.path()).unwrap_err().to_string();

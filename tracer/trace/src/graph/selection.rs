@@ -235,10 +235,14 @@ impl Selection {
 
     /// Whether a call that waited is shown after all, when it has lasted until this time.
     fn is_wanted(&self, call: &Open, until_ns: u64) -> bool {
+        self.is_long(call, until_ns) && call.is_goal && !self.excerpt.is_early(until_ns)
+    }
+
+    /// Whether a call that has lasted until this time has lasted for long enough.
+    fn is_long(&self, call: &Open, until_ns: u64) -> bool {
         let threshold = self.excerpt.rules.threshold;
         let elapsed = until_ns.saturating_sub(call.entry.time_ns);
-        let is_long = threshold.is_none_or(|threshold| elapsed >= threshold.nanoseconds);
-        is_long && call.is_goal && !self.excerpt.is_early(until_ns)
+        threshold.is_none_or(|threshold| elapsed >= threshold.nanoseconds)
     }
 
     /// How long the calls are that are open is not known any more.
@@ -275,7 +279,8 @@ impl Selection {
             return;
         };
         for call in std::mem::take(calls).open {
-            if call.is_held && self.is_wanted(&call, last_ns) {
+            // It has not ended before any time, however far other threads have been read.
+            if call.is_held && call.is_goal && self.is_long(&call, last_ns) {
                 sink.event(call.entry);
             }
         }

@@ -8,13 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
-use tempfile::TempDir;
 use terms::field::FieldValue;
 use terms::printable::masked;
 
 use super::Watch;
 use super::error::ReportError;
-use super::scratch::scratch;
+use super::scratch::Scratch;
 use crate::event::Event;
 use crate::event::Moment;
 use crate::export::call_formats::{CallFormats, VALUES_FILE};
@@ -60,7 +59,7 @@ pub struct TraceDirectory {
     /// What is to be said of the file that it was put together from.
     pub remark: Option<String>,
     /// Where that was done, until this is gone.
-    _scratch: Option<Arc<TempDir>>,
+    _scratch: Option<Arc<Scratch>>,
 }
 
 impl TraceDirectory {
@@ -82,8 +81,8 @@ impl TraceDirectory {
         if !compact::is_compact(directory) {
             return Self::of_uftrace(directory);
         }
-        let scratch = scratch(room)?;
-        let trace = scratch.path().join("trace");
+        let scratch = Scratch::make(room)?;
+        let trace = scratch.trace();
         let replayed = compact::convert(directory, &trace, false, &Watch::default())?;
         Ok(Self {
             remark: replayed.remark,

@@ -1,29 +1,62 @@
 //! Room to put a compact trace together in, among the temporary files. It goes with who reads it; what is left of a process that
-//! was killed is removed by the next one.
+//! was killed is removed by the next one. What is ours is told by a file in it, which is locked as long as its process lives: a
+//! name can be anybody's.
 
-use std::fs;
-use std::path::Path;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
 use crate::export::compact::CompactError;
 
-/// What these directories are called; the process and letters follow.
+/// How the names of these directories begin.
 const NAME: &str = "exotrace-";
+/// The file that is locked.
+const MARK: &str = "exotrace.scratch";
 
-/// A new one, below `place` if that is given.
-///
-/// # Errors
-/// [`CompactError::Scratch`].
-pub(super) fn scratch(place: Option<&Path>) -> Result<TempDir, CompactError> {
-    let place = place.map_or_else(std::env::temp_dir, Path::to_owned);
-    sweep(&place);
-    let name = format!("{NAME}{}-", std::process::id());
-    let made = tempfile::Builder::new().prefix(&name).tempdir_in(&place);
-    made.map_err(|source| CompactError::Scratch {
-        path: place,
-        source,
-    })
+/// A directory that goes when this is dropped.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    // Dropped in this order: what nobody holds is removed by others.
+    directory: TempDir,
+    _mark: File,
+}
+
+impl Scratch {
+    /// A new one, below `place` if that is given.
+    ///
+    /// # Errors
+    /// [`CompactError::Scratch`].
+    pub fn make(place: Option<&Path>) -> Result<Self, CompactError> {
+        let path = place.map_or_else(std::env::temp_dir, Path::to_owned);
+        sweep(&path);
+        Self::below(&path).map_err(|source| CompactError::Scratch { path, source })
+    }
+
+    fn below(place: &Path) -> io::Result<Self> {
+        let directory = tempfile::Builder::new().prefix(NAME).tempdir_in(place)?;
+        let mark = hold(directory.path())?;
+        Ok(Self {
+            directory,
+            _mark: mark,
+        })
+    }
+
+    /// Where what is put together goes.
+    pub fn trace(&self) -> PathBuf {
+        self.directory.path().join("trace")
+    }
+}
+
+/// Marks a directory as ours for as long as what is returned is open.
+fn hold(directory: &Path) -> io::Result<File> {
+    let fresh = directory.join(format!("{MARK}.new"));
+    let mark = File::create_new(&fresh)?;
+    mark.try_lock()?;
+    // Whoever sees it sees it locked.
+    fs::rename(fresh, directory.join(MARK))?;
+    Ok(mark)
 }
 
 /// Removes those of processes that are no more. What cannot be removed is somebody else's.
@@ -33,38 +66,58 @@ fn sweep(place: &Path) {
     };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let rest = name.to_str().and_then(|name| name.strip_prefix(NAME));
-        let process = rest.and_then(|rest| rest.split_once('-')?.0.parse::<u32>().ok());
-        let is_gone = |process: u32| !Path::new(&format!("/proc/{process}")).exists();
-        if process.is_some_and(is_gone) {
+        let is_named_so = name.to_str().is_some_and(|name| name.starts_with(NAME));
+        let is_directory = entry.file_type().is_ok_and(|is| is.is_dir());
+        if is_named_so && is_directory && is_left(&entry.path().join(MARK)) {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
+}
+
+/// Whether there is this mark, and nobody holds it.
+fn is_left(mark: &Path) -> bool {
+    let is_file = fs::symlink_metadata(mark).is_ok_and(|found| found.is_file());
+    is_file && File::open(mark).is_ok_and(|mark| mark.try_lock().is_ok())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// It once went by the names alone: `exotrace-2026-11-26` was that of a process 2026, which was no more.
     #[test]
     fn what_a_killed_process_has_left_is_removed_and_nothing_else() {
-        let mut child = std::process::Command::new("true").spawn().unwrap();
-        let dead = child.id();
-        child.wait().unwrap();
         let place = tempfile::tempdir().unwrap();
-        let own = std::process::id();
-        let names = [
-            format!("{NAME}{dead}-Ab3"),
-            format!("{NAME}{own}-Ab3"),
-            format!("{NAME}{dead}"),
-            "exotrace".to_owned(),
-            format!("other-{dead}-Ab3"),
+        let ours = Scratch::make(Some(place.path())).unwrap();
+        let make = |name: &str| {
+            let path = place.path().join(name);
+            fs::create_dir(&path).unwrap();
+            path
+        };
+        let left = make("exotrace-Ab3xyz");
+        drop(hold(&left).unwrap());
+        fs::create_dir(left.join("trace")).unwrap();
+        let others = [
+            make("exotrace-2026-11-26"),
+            make("exotrace-4194305-Ab3xyz"),
+            make("exotrace"),
+            make("other-Ab3xyz"),
         ];
-        for name in &names {
-            fs::create_dir(place.path().join(name)).unwrap();
+        drop(hold(&others[3]).unwrap());
+        // It is of who began it, who has not come to lock it.
+        fs::write(others[1].join(format!("{MARK}.new")), "").unwrap();
+        std::os::unix::fs::symlink(&left, place.path().join("exotrace-link")).unwrap();
+        let next = Scratch::make(Some(place.path())).unwrap();
+        assert!(!left.exists());
+        for kept in others
+            .iter()
+            .map(PathBuf::as_path)
+            .chain([ours.directory.path()])
+        {
+            assert!(kept.exists(), "{}", kept.display());
         }
-        sweep(place.path());
-        let is_there = names.map(|name| place.path().join(name).exists());
-        assert_eq!(is_there, [false, true, true, true, true]);
+        let paths = [&ours, &next].map(|scratch| scratch.directory.path().to_owned());
+        drop((ours, next));
+        assert!(paths.iter().all(|path| !path.exists()));
     }
 }

@@ -106,8 +106,12 @@ methods! {
     /// Delete a session; one that runs is stopped first
     DeleteSession(OldSession) "session.delete" -> Deleted: |old, on| {
         let (tracing, guest) = on.tracing();
-        let (deleted, closing) = tracing.delete(guest, &old.session.0)?;
-        on.disarm(&old.session.0);
+        let deleted = tracing.delete(guest, &old.session.0);
+        // When its trace could not be completed it is gone all the same, and what it waited for with it.
+        if tracing.session(&old.session.0).is_err() {
+            on.disarm(&old.session.0);
+        }
+        let (deleted, closing) = deleted?;
         if let Some(closing) = closing {
             log::info!("{}", ClosingLine(&closing));
         }
