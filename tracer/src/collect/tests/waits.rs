@@ -257,3 +257,58 @@ fn what_is_written_makes_steps() {
         assert!(steps.count() > before, "{is_last}");
     }
 }
+
+/// As a thread does that helps: it once slept for ever when the one that it waited for was the last to write.
+#[test]
+fn who_waits_for_who_writes_is_woken_by_the_last_one_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("trace");
+    let (guest, place, polled) = reader(Some(&output));
+    call(&guest, &place, CALLS);
+    polled.round();
+    let stuck = output.join("exotrace.json.new");
+    pipe(&stuck);
+    let drain = &polled.drain;
+    thread::scope(|scope| {
+        let last = scope.spawn(|| drain.finish());
+        let is_busy = comes(|| polled.told().busy_since.is_some() || last.is_finished());
+        let waits = scope.spawn(|| drain.write_when_free(false));
+        // It waits by now, or comes before the other has ended.
+        (0..1000).for_each(|_| yield_now());
+        let is_stuck = !last.is_finished() && !waits.is_finished();
+        File::open(&stuck)
+            .unwrap()
+            .read_to_end(&mut Vec::new())
+            .unwrap();
+        let is_woken = comes(|| waits.is_finished());
+        drain.hands.has_written();
+        assert!(is_busy && is_stuck && is_woken);
+        last.join().unwrap().unwrap();
+    });
+}
+
+/// It has found the ring full while somebody still wrote.
+#[test]
+fn a_vcpu_that_comes_to_wait_when_nobody_writes_any_more_may_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_guest, _place, polled, waits) = waited_for(&folder.path().join("trace"));
+    polled.lock().end_output();
+    let wait = waits.enter(Gpa(0), 0).unwrap();
+    polled.drain.round();
+    assert!(wait.is_over());
+}
+
+/// What it was to complete may be somebody else's by then.
+#[test]
+fn who_was_abandoned_completes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("trace");
+    let (guest, place, polled) = reader(Some(&output));
+    call(&guest, &place, CALLS);
+    polled.round();
+    let left = polled.drain.leave().to_string();
+    assert!(left.contains("for a minute"), "{left}");
+    polled.drain.finish().unwrap_err();
+    let side = fs::read_to_string(output.join("exotrace.json")).unwrap();
+    assert!(side.contains("\"finished\": false"), "{side}");
+}
