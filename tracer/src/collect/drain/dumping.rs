@@ -7,7 +7,7 @@ use trace::event::Record;
 use trace::export::uftrace::ExportError;
 use trace::stream::Origin;
 
-use super::Drain;
+use super::{Drain, say_gap};
 use crate::collect::backlog::{Batch, count, since};
 use crate::collect::call_ring::CallRing;
 use crate::collect::event_drain::EventDrain;
@@ -42,6 +42,7 @@ impl Dumping<'_> {
 
     /// Has calls and events recorded again, if they were before.
     fn release(&mut self) {
+        say_gap(self.drain);
         for calls in self.drain.calls.each() {
             calls.source.reader.release(&self.drain.rings);
         }

@@ -271,6 +271,9 @@ impl Drain {
     pub fn switch(&mut self, on: bool) {
         // What comes now waits for nobody: all rings are switched at the same time.
         self.calls.still();
+        if on {
+            say_gap(self);
+        }
         self.is_on = on;
         if on {
             // Before anything is recorded: who finds a ring full waits already.
@@ -284,13 +287,6 @@ impl Drain {
             calls.switch(is_recorded);
         }
         self.set_awaited();
-        if on && self.is_written {
-            // Nothing was recorded for some time up to now.
-            let now_ns = self.now_ns();
-            if let Some(mut first) = self.calls.each().next() {
-                first.note_gap(now_ns);
-            }
-        }
     }
 
     /// Looks at every head, so that the counts are those of now.
@@ -510,5 +506,18 @@ impl Drain {
     /// What the trace says of itself has changed.
     pub fn describe(&mut self, metadata: Metadata) {
         self.backlog.news.metadata = Some(metadata);
+    }
+}
+
+/// Nothing was recorded for some time up to now, and something is about to be: says so after all that was before that, and before
+/// the first that comes on any vCPU. Else a call would be taken for one that was open when recording ended.
+fn say_gap(drain: &mut Drain) {
+    if !drain.is_written {
+        return;
+    }
+    drain.refresh();
+    let now_ns = drain.now_ns();
+    if let Some(mut first) = drain.calls.each().next() {
+        first.note_gap(now_ns);
     }
 }

@@ -186,7 +186,9 @@ pub fn plain(value: &FieldValue) -> Value {
 
 fn event(phase: &str, step: &Event, name: Option<&str>, mut values: Map<String, Value>) -> Value {
     let (thread, ts) = (step.thread, microseconds(step.time_ns));
-    values.insert("vcpu".to_owned(), json!(step.vcpu));
+    // An argument of the guest's can be called so.
+    let vcpu = values.entry("vcpu");
+    vcpu.or_insert_with(|| json!(step.vcpu));
     let mut event = json!({"ph": phase, "pid": 0, "tid": thread, "ts": ts, "args": values});
     if let Some((name, event)) = name.zip(event.as_object_mut()) {
         event.insert("name".to_owned(), json!(name));

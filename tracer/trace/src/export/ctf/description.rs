@@ -1,6 +1,6 @@
 //! What the streams hold, in the language that readers of CTF understand (TSDL; CTF 1.8.3, section 7 and appendix C).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use terms::printable::masked;
@@ -138,21 +138,25 @@ pub(super) fn text<'a>(
     event(&mut text, REMARK, "remark", "\t\tstring text;\n");
     for (class, number) in classes.iter().zip(OWN..) {
         let mut fields = String::new();
-        for (at, (name, kind)) in class.fields.iter().enumerate() {
-            let before = class.fields.get(..at).unwrap_or_default();
-            let taken = before
-                .iter()
-                .filter(|(other, _)| plain(other) == plain(name));
-            let suffix = match taken.count() {
-                0 => String::new(),
-                count => format!("_{}", count + 1),
-            };
+        let mut taken = BTreeSet::new();
+        for (name, kind) in &class.fields {
+            let name = free(plain(name), &mut taken);
             // Readers leave the first underscore out: it keeps names from being words of the language.
-            let _ = writeln!(fields, "\t\t{} _{}{suffix};", kind.name(), plain(name));
+            let _ = writeln!(fields, "\t\t{} _{name};", kind.name());
         }
         event(&mut text, number, &class.name, &fields);
     }
     text
+}
+
+/// A name that no field before has: with a number, if it has to be.
+fn free(name: String, taken: &mut BTreeSet<String>) -> String {
+    let numbered = (2u32..).map(|number| format!("{name}_{number}"));
+    let mut all = std::iter::once(name.clone()).chain(numbered);
+    // There are more numbers than fields.
+    let free = all.find(|name| !taken.contains(name)).unwrap_or(name.clone());
+    taken.insert(free.clone());
+    free
 }
 
 fn event(text: &mut String, number: u16, name: &str, fields: &str) {
@@ -212,6 +216,8 @@ mod tests {
                 ("*p->x".into(), Kind::Address),
                 ("-p->x".into(), Kind::Text),
                 ("event".into(), Kind::Unsigned),
+                ("event_2".into(), Kind::Unsigned),
+                ("event".into(), Kind::Unsigned),
             ],
         };
         let about = About {
@@ -226,7 +232,8 @@ mod tests {
             "\t\"f\\\\\" = 3,\n",
             "\t\"cat \\\"x\\\"\" = 7,\n",
             "name = \"a\\\"; }; /*\";",
-            "\t\tint64_t _size;\n\t\taddress_t __p__x;\n\t\tstring __p__x_2;\n\t\tuint64_t _event;\n",
+            "\t\tint64_t _size;\n\t\taddress_t __p__x;\n\t\tstring __p__x_2;\n\t\tuint64_t _event;\n\
+             \t\tuint64_t _event_2;\n\t\tuint64_t _event_3;\n",
             "id = 3;",
             "name = \"func_exit\";",
         ] {

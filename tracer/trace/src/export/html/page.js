@@ -43,7 +43,12 @@ function showAbout() {
       (waits.each.length < waits.count ? `; the first ${grouped(waits.each.length)} are in the timeline` : ''));
   }
   const fired = about.fired || [];
-  if (fired.length) line('triggers', `fired ${grouped(fired.length)} times, first '${fired[0].trigger}' at ${seconds(fired[0].time_ns)} s`);
+  if (fired.length) {
+    const first = fired[0];
+    // The record of what it waited for can be lost.
+    const when = first.time_ns === undefined ? '' : ` at ${seconds(first.time_ns)} s`;
+    line('triggers', `fired ${grouped(fired.length)} times, first '${first.trigger}'${when}`);
+  }
   const remarks = document.getElementById('remarks');
   data.remarks.forEach(remark => element('li', remarks, remark));
 }
