@@ -154,10 +154,19 @@ impl Stubs {
         kernel: Option<&dyn Introspection>,
         leaving: Leaving,
     ) -> Result<Inside, MemoryError> {
+        let returns = returns(target, kernel);
         if let Some(mirror) = mirror {
-            give_back(target, mirror, |word| self.hold(word))?;
+            give_back(target, mirror, |word| self.hold(word), &returns.unused)?;
         }
-        inside(target, self, kernel, leaving)
+        inside(target, self, (kernel, returns), leaving)
+    }
+}
+
+/// Where the guest has what it returns by, as far as it can be asked.
+fn returns(target: &(impl StoppedTarget + ?Sized), kernel: Option<&dyn Introspection>) -> Returns {
+    match kernel {
+        Some(kernel) => kernel.returns(&target, target.vcpus()),
+        None => Returns::anywhere(Untold::Unknown),
     }
 }
 
@@ -165,13 +174,9 @@ impl Stubs {
 fn inside(
     target: &(impl StoppedTarget + ?Sized),
     stubs: Stubs,
-    kernel: Option<&dyn Introspection>,
+    (kernel, returns): (Option<&dyn Introspection>, Returns),
     leaving: Leaving,
 ) -> Result<Inside, MemoryError> {
-    let returns = match kernel {
-        Some(kernel) => kernel.returns(&target, target.vcpus()),
-        None => Returns::anywhere(Untold::Unknown),
-    };
     if returns.may_tell_more() && leaving == Leaving::Trying {
         return Ok(Inside {
             is_put_off: true,
@@ -252,6 +257,14 @@ mod tests {
     use crate::module::Module;
     use crate::stack::{Unwind, UnwindError};
     use crate::target::{PhysicalMemory, TextMemory, VcpuRegisters};
+
+    /// What the guest says, and who says it.
+    fn asked<'k>(
+        target: &MockTarget,
+        kernel: Option<&'k dyn Introspection>,
+    ) -> (Option<&'k dyn Introspection>, Returns) {
+        (kernel, returns(target, kernel))
+    }
 
     const STUBS: Stubs = Stubs {
         start: Gva(0xffff_ffff_b000_0000),
@@ -358,7 +371,13 @@ mod tests {
             Known(returns, Vec::new())
         };
         let found = |kernel: &Known| {
-            let found = inside(&target, STUBS, Some(kernel), Leaving::Trying).unwrap();
+            let found = inside(
+                &target,
+                STUBS,
+                asked(&target, Some(kernel)),
+                Leaving::Trying,
+            )
+            .unwrap();
             (found.words, found.first.map(|(at, _)| at.0))
         };
         assert_eq!(found(&kernel(None, &[])), (4, Some(words[0])));
@@ -391,7 +410,8 @@ mod tests {
         };
         let kernel = Known(Returns::anywhere(Untold::Kprobes), vec![everywhere]);
         let found = |target: &MockTarget| {
-            let found = inside(target, STUBS, Some(&kernel), Leaving::Trying).unwrap();
+            let found =
+                inside(target, STUBS, asked(target, Some(&kernel)), Leaving::Trying).unwrap();
             (found.words, found.first.map(|(at, _)| at.0))
         };
         let count = PLACES_MAX as u64 + 1;
@@ -409,7 +429,7 @@ mod tests {
         };
         let kernel = Known(Returns::anywhere(why), Vec::new());
         let look = |target: &MockTarget, leaving| {
-            let found = inside(target, STUBS, Some(&kernel), leaving).unwrap();
+            let found = inside(target, STUBS, asked(target, Some(&kernel)), leaving).unwrap();
             (found.is_nobody(), found.words, found.untold)
         };
         assert_eq!(look(&target, Leaving::Trying), (false, 0, None));
@@ -424,7 +444,9 @@ mod tests {
     fn every_word_that_leads_to_a_stub_is_counted_and_no_other() {
         let mut target = MockTarget::new(1, 1 << 21);
         let (start, end) = (STUBS.start, STUBS.start.wrapping_add(STUBS.bytes));
-        let look = |target: &MockTarget| inside(target, STUBS, None, Leaving::Trying).unwrap();
+        let look = |target: &MockTarget| {
+            inside(target, STUBS, asked(target, None), Leaving::Trying).unwrap()
+        };
         assert!(look(&target).is_nobody());
         let first = Gpa(0x40_0000);
         for (offset, word) in [

@@ -515,7 +515,13 @@ fn say_gap(drain: &mut Drain) {
     if !drain.is_written {
         return;
     }
-    drain.refresh();
+    drain.look();
+    if !drain
+        .calls
+        .all(|reader| reader.is_drained_to(reader.head()))
+    {
+        drain.refresh();
+    }
     let now_ns = drain.now_ns();
     if let Some(mut first) = drain.calls.each().next() {
         first.note_gap(now_ns);

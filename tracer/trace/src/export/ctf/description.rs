@@ -154,7 +154,9 @@ fn free(name: String, taken: &mut BTreeSet<String>) -> String {
     let numbered = (2u32..).map(|number| format!("{name}_{number}"));
     let mut all = std::iter::once(name.clone()).chain(numbered);
     // There are more numbers than fields.
-    let free = all.find(|name| !taken.contains(name)).unwrap_or(name.clone());
+    let free = all
+        .find(|name| !taken.contains(name))
+        .unwrap_or(name.clone());
     taken.insert(free.clone());
     free
 }
