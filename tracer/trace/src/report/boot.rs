@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use terms::function::FunctionId;
 use terms::quantity::{counted, in_microseconds};
 
-use super::calls::Functions;
 use super::directory::TraceDirectory;
+use super::functions::Functions;
 use super::init_calls::{InitCalls, IsInitCall, Listed, Made};
 use super::rows::Rows;
 use super::spent::Spent;

@@ -4,10 +4,11 @@ use terms::function::FunctionId;
 
 use super::Printed;
 use super::boot::Boot;
-use super::calls::{Calls, Functions};
+use super::calls::Calls;
 use super::directory::TraceDirectory;
 use super::error::ReportError;
 use super::events::Counts;
+use super::functions::Functions;
 use super::rows::Rows;
 use super::slowest::Slowest;
 use super::step_map::StepMap;

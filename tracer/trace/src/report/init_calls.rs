@@ -9,8 +9,8 @@ use std::collections::{HashMap, HashSet};
 
 use terms::function::FunctionId;
 
-use super::calls::Functions;
 use super::directory::TraceDirectory;
+use super::functions::Functions;
 use super::spent::Spent;
 
 /// Whether a function is an init call.

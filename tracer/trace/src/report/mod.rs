@@ -20,6 +20,7 @@ mod error;
 pub mod events;
 #[cfg(test)]
 mod excerpt_tests;
+pub mod functions;
 mod gather;
 pub(crate) mod graph;
 #[cfg(test)]
