@@ -69,8 +69,8 @@ impl KernelWatch {
     }
 }
 
-/// Whether these can be the registers of a guest of the guest: hardware wants this bit in them. KVM says itself whose they are only
-/// since Linux 6.10, and not where it has to be asked for them.
+/// Whether these can be the registers of a guest of the guest: hardware wants this bit in them. KVM says itself whose they are on
+/// newer kernels only (`KVM_RUN_X86_GUEST_MODE`), and not where it has to be asked for them.
 const fn may_run_a_guest(vcpu: &VcpuRegisters) -> bool {
     /// CR4.VMXE, which is fixed to 1 in VMX operation, within a guest, too (Intel SDM vol. 3, 24.8).
     const VMXE: u64 = 1 << 13;

@@ -423,8 +423,8 @@ impl Drop for Foreign {
     }
 }
 
-/// What of a guest's memory is mapped here: its window, which is all of `file`, and what can be of its RAM. Without a window
-/// that was made for that it is taken away.
+/// What of a guest's memory is mapped here: its window, which is all of `file`, and what can be of its RAM. A window
+/// that was made for that and cannot be mapped is taken away.
 fn map(
     process: &Process,
     slots: &mut Slots<'_>,

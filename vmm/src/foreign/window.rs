@@ -206,9 +206,8 @@ const REACHED: u32 = 48;
 /// The highest place for a window that a processor with so many bits of physical addresses can have, and those bits.
 ///
 /// KVM refuses a place only where the guest has memory; a device that is emulated has none, and would be heard no more. From 7/8 of
-/// what is addressed on firmware gives addresses to devices (OVMF: `PlatformDynamicMmioWindow`; SeaBIOS since 1.17), Cloud
-/// Hypervisor does from the top of each of up to 96 equal parts downward, others from the end of the RAM upward. So it is no simple
-/// fraction, and below 7/8.
+/// what is addressed on firmware gives addresses to devices (OVMF: `PlatformDynamicMmioWindow`; SeaBIOS since 1.17). A VMM may do
+/// so from the end of the RAM upward, or from the top of equal parts downward. So it is below 7/8, and no simple fraction.
 fn top_of(bits: u32) -> (u32, u64) {
     let bits = bits.min(REACHED);
     let all = 1u64 << bits.max(32);
@@ -298,7 +297,7 @@ mod tests {
         assert_eq!((first % GIB, asked), (0, 1));
         assert!(first >= RAM_END && first + WINDOW_SIZE <= 1 << 39);
         for bits in [36, 39, 40, 46, 47, 48, 52] {
-            // Not where firmware puts devices, however wide it takes the address space to be: OVMF takes 46 or 47 bits at most.
+            // Not where firmware puts devices, also where it takes the address space to be narrower than it is.
             let (place, _) = placed(bits, RAM_END, 0);
             let place = place.unwrap();
             assert!(place + WINDOW_SIZE <= 1 << bits.min(48), "{bits}");

@@ -47,12 +47,14 @@ impl Gathered {
             step.function().is_some_and(of)
         };
         let asks = self.asks_for_functions();
+        let mut read = Ok(());
         if self.asks_for_no_order() && calls.are_all() {
-            calls.each(|step, functions| {
+            // Events are gathered also where a thread cannot be read to its end.
+            read = calls.each(|step, functions| {
                 self.printed.count_step(step);
                 let is_wanted = asks && is_wanted(step, functions);
                 self.step(step, functions.caller(trace, step), is_wanted);
-            })?;
+            });
         }
         let mut stream = Stream::of(trace, calls, Leaves::Whole)?;
         while let Some(happened) = stream.next()? {
@@ -82,7 +84,7 @@ impl Gathered {
             }
         }
         self.printed.read_events = stream.events();
-        Ok(())
+        read
     }
 
     /// Whether it matters which functions are wanted, before all is added up.
