@@ -158,6 +158,36 @@ fn a_damaged_record_is_an_error_after_what_was_good() {
     }
 }
 
+/// They are in files of their own.
+#[test]
+fn events_are_added_up_also_where_a_record_of_calls_is_damaged() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let metadata = Metadata {
+        vcpus: 1,
+        ..Metadata::default()
+    };
+    let mut writer =
+        UftraceWriter::create(&directory, text_of(&functions(2)), metadata, false).unwrap();
+    let format = EventFormat::new("sent".into(), Vec::new());
+    writer.learn(News::Points(&[format.into()]));
+    let called = |id| EventKind::Entry(FunctionId(id));
+    let passed = EventKind::Point(EventId(0));
+    for (time_ns, kind) in [(5, called(0)), (7, called(1)), (10, passed), (20, passed)] {
+        writer.append(event(time_ns, 0, kind)).unwrap();
+    }
+    writer.finish().unwrap();
+    let data = directory.join("1000.dat");
+    let mut bytes = fs::read(&data).unwrap();
+    bytes[16..32].fill(0xff);
+    fs::write(&data, bytes).unwrap();
+    let (result, text) = text(&directory, Format::Overview);
+    result.unwrap_err();
+    for good in ["f0\n", "2  sent\n"] {
+        assert!(text.contains(good), "{text}");
+    }
+}
+
 #[test]
 fn what_is_no_trace_is_named() {
     let root = tempfile::tempdir().unwrap();
