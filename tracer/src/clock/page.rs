@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
+#[cfg(any(test, feature = "internals"))]
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -54,6 +56,17 @@ struct Stalls {
 impl Beats {
     /// How many bytes the page has.
     pub const PAGE_BYTES: u64 = layout::PAGE_BYTES;
+
+    /// Of a page in which there is always the time of now.
+    #[cfg(any(test, feature = "internals"))]
+    #[must_use]
+    pub fn without_end() -> Arc<Self> {
+        let last = AtomicU64::new(u64::MAX);
+        Arc::new(Self {
+            last,
+            ..Self::default()
+        })
+    }
 
     /// The time in the page. A record that is reserved later may have it.
     #[must_use]

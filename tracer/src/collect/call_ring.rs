@@ -3,8 +3,6 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::clock::RunClock;
-use crate::clock::page::Beats;
 use crate::ring::reader::{Patience, Progress};
 use crate::stub::mirror::stacks::Stacks;
 use trace::event::{Record, RecordKind};
@@ -15,7 +13,8 @@ use trace::stream::Origin;
 use super::backlog::{Backlog, Batch, Records};
 use super::call_sink::CallSink;
 use super::encoder::{AT_ONCE, Encoder, Encoding};
-use super::looks::{RingClock, lock};
+use super::looks::lock;
+use super::ring_clock::TraceTime;
 use super::rings::SharedRings;
 use super::rooms::Rooms;
 use super::source::{Found, Source};
@@ -34,10 +33,7 @@ pub(super) enum Continues {
 #[derive(Debug)]
 pub(super) struct Shared<'a> {
     pub rings: &'a SharedRings,
-    /// The clock of the trace.
-    pub clock: RunClock,
-    /// What times the rings.
-    pub ring_clock: &'a RingClock,
+    pub time: &'a TraceTime,
     pub stacks: Arc<Mutex<Stacks>>,
     pub rooms: Rooms,
 }
@@ -50,10 +46,7 @@ pub(super) type SharedCallRing = Arc<Mutex<CallRing>>;
 pub(super) struct CallRing {
     pub source: Source,
     rings: SharedRings,
-    clock: RunClock,
-    ring_clock: RingClock,
-    /// What the clock page says, where the ring is timed by it.
-    beats: Option<Arc<Beats>>,
+    time: TraceTime,
     /// Those of the session, as is the room for records.
     stacks: Arc<Mutex<Stacks>>,
     rooms: Rooms,
@@ -71,20 +64,13 @@ impl CallRing {
         Self {
             source,
             rings: shared.rings.clone(),
-            clock: shared.clock,
-            ring_clock: shared.ring_clock.clone(),
-            beats: None,
+            time: shared.time.clone(),
             stacks: Arc::clone(&shared.stacks),
             rooms: shared.rooms.clone(),
             encoder: Encoder::Rows,
             is_written,
             backlog: Backlog::default(),
         }
-    }
-
-    /// Its times come from the clock page.
-    pub fn time_by(&mut self, beats: &Arc<Beats>) {
-        self.beats = Some(Arc::clone(beats));
     }
 
     /// How its records are wanted.
@@ -145,7 +131,7 @@ impl CallRing {
     pub fn read_some(&mut self, patience: Patience, continues: &mut Continues) -> usize {
         let found = match std::mem::replace(continues, Continues::No) {
             Continues::From(found) => found,
-            Continues::No => self.find(),
+            Continues::No => self.source.find(&self.rings),
         };
         if !self.is_written {
             return 0;
@@ -173,13 +159,13 @@ impl CallRing {
             }
         };
         self.encoder = encoder;
-        let nanoseconds = |ticks| self.clock.nanoseconds(ticks);
+        let seen_to = self.source.seen_to(found);
         self.backlog.push(Batch {
             origin: Origin::Calls(self.source.reader.ring()),
             records,
             values: 0,
-            looked_ns: self.source.seen_to(found).map(nanoseconds),
-            until_ns: nanoseconds(self.ring_clock.counter()),
+            looked_ns: seen_to.map(|ticks| self.time.run.nanoseconds(ticks)),
+            until_ns: self.time.now_ns(),
         });
         count
     }
@@ -192,7 +178,7 @@ impl CallRing {
         continues: &mut Continues,
     ) -> usize {
         let mut sink = CallSink {
-            clock: &self.clock,
+            clock: &self.time.run,
             rings: &self.rings,
             stacks: &self.stacks,
             to: form,
@@ -217,14 +203,6 @@ impl CallRing {
         }
     }
 
-    fn find(&mut self) -> Found {
-        let now = self.ring_clock.counter();
-        // The time in the page: a record that is reserved later may have it.
-        let stall = self.beats.as_ref().map(|beats| beats.last());
-        let before = stall.map_or(now, |stall| stall.min(now));
-        self.source.find(&self.rings, before)
-    }
-
     /// What takes records that are copied, as rows.
     pub fn copying<'a>(
         &'a mut self,
@@ -232,7 +210,7 @@ impl CallRing {
     ) -> (&'a Source, CallSink<'a, Vec<Record>>) {
         lock(&self.stacks).begin_round();
         let sink = CallSink {
-            clock: &self.clock,
+            clock: &self.time.run,
             rings: &self.rings,
             stacks: &self.stacks,
             to,

@@ -19,8 +19,9 @@ use trace::event::{CallValues, Passed, Record, RecordKind};
 use trace::stream::Origin;
 
 use super::backlog::{Backlog, Batch};
-use super::looks::{Looks, RingClock};
+use super::looks::Looks;
 use super::only_vcpus::OnlyVcpus;
+use super::ring_clock::RingClock;
 use super::rings::EventRings;
 use super::rooms::Rooms;
 use super::source::{Found, Source};
@@ -239,8 +240,7 @@ impl EventDrain {
                 continue;
             };
             let mut records = rooms.rows();
-            let (values, seen_to) =
-                ring.read_some(&from, self.looks.clock(), patience, &mut records);
+            let (values, seen_to) = ring.read_some(&from, patience, &mut records);
             count_hits(&mut self.hits, &records);
             read.count += records.len();
             read.is_left |= ring.found.is_some();
@@ -362,14 +362,13 @@ impl PointRing {
     fn read_some(
         &mut self,
         from: &Points<'_>,
-        ring_clock: &RingClock,
         patience: Patience,
         records: &mut Vec<Record>,
     ) -> (usize, Option<u64>) {
         let Self { source, torn, .. } = self;
         let memory = from.rings.records();
         let found = self.found.take();
-        let found = found.unwrap_or_else(|| source.find(memory, ring_clock.counter()));
+        let found = found.unwrap_or_else(|| source.find(memory));
         let mut sink = PointSink {
             vcpu: source.reader.ring(),
             from,

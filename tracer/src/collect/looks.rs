@@ -10,68 +10,8 @@ use crate::ring::geometry::{Geometry, Position};
 use crate::ring::reader::{CellWord, RingMemory};
 use crate::ring::timeline::Timeline;
 
+use super::ring_clock::RingClock;
 use super::rings::SharedRings;
-use crate::clock::{HostClock, Reading, VcpuClocks};
-
-/// What the times in the records of some rings are taken from.
-#[derive(Debug, Clone)]
-pub enum RingClock {
-    /// Nothing; the host's clock is for what the reader itself does.
-    None(HostClock),
-    /// The host's counter, through the clock page.
-    Host(HostClock),
-    /// The counter of the vCPU with the ring's number.
-    Vcpus(Arc<VcpuClocks>),
-    /// That of any vCPU.
-    AnyVcpu(Arc<VcpuClocks>),
-}
-
-impl RingClock {
-    /// The same where `rings` rings are there for all vCPUs.
-    #[must_use]
-    pub fn in_rings(&self, rings: u16) -> Self {
-        match self {
-            Self::Vcpus(clocks) if usize::from(rings) < clocks.count() => {
-                Self::AnyVcpu(Arc::clone(clocks))
-            }
-            other => other.clone(),
-        }
-    }
-
-    /// The clock of a ring, now.
-    #[must_use]
-    pub(crate) fn read(&self, ring: u16) -> Reading {
-        match self {
-            Self::None(host) | Self::Host(host) => Reading::exact((host.counter)()),
-            Self::Vcpus(clocks) => clocks.of(ring),
-            Self::AnyVcpu(clocks) => clocks.of_any(),
-        }
-    }
-
-    /// The host's clock.
-    #[must_use]
-    pub fn host(&self) -> HostClock {
-        match self {
-            Self::None(host) | Self::Host(host) => *host,
-            Self::Vcpus(clocks) | Self::AnyVcpu(clocks) => clocks.host(),
-        }
-    }
-
-    /// What the times of the trace are counted by, now.
-    #[must_use]
-    pub fn counter(&self) -> u64 {
-        match self {
-            Self::None(host) | Self::Host(host) => (host.counter)(),
-            Self::Vcpus(clocks) | Self::AnyVcpu(clocks) => clocks.time().counter(),
-        }
-    }
-
-    /// Whether there are times.
-    #[must_use]
-    pub const fn is_timed(&self) -> bool {
-        !matches!(self, Self::None(_))
-    }
-}
 
 /// Some rings, and the looks at them that their reader has not taken over yet.
 #[derive(Debug)]

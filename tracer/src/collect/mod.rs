@@ -25,6 +25,10 @@ pub(crate) mod output;
 pub mod output;
 mod recording;
 #[cfg(not(feature = "internals"))]
+pub(crate) mod ring_clock;
+#[cfg(feature = "internals")]
+pub mod ring_clock;
+#[cfg(not(feature = "internals"))]
 pub(crate) mod rings;
 #[cfg(feature = "internals")]
 pub mod rings;
@@ -159,7 +163,7 @@ impl SharedDrain {
     /// A whole round from now on, by whoever makes it: who polls a guest that never rests begins the next as soon as one has
     /// ended. None when what is being written stands.
     fn round_out_of_turn(&self) {
-        let rest = self.ask().ring_clock().host().rest;
+        let rest = self.ask().time().rings.host().rest;
         let begun = self.rounds.begun();
         while !self.stands() && !self.rounds.has_made_one_after(begun) {
             if let Some(round) = self.rounds.begin_when_free() {
@@ -256,12 +260,11 @@ impl SharedDrain {
     fn write(&self, mut writer: Writing<'_>, is_over: bool) {
         let mut drain = self.turn();
         let output = drain.hand_over(writer.backlog());
-        let now_ns = is_over.then(|| drain.now_ns());
         drop(drain);
         if let Some(output) = output {
             writer.begin(*output);
         }
-        writer.write(&self.told, now_ns, &self.hands);
+        writer.write(&self.told, is_over, &self.hands);
         if is_over {
             self.end_round(&mut writer);
         }
@@ -313,7 +316,7 @@ impl SharedDrain {
             {
                 return;
             }
-            let rest = drain.ring_clock().host().rest;
+            let rest = drain.time().rings.host().rest;
             drop(drain);
             rest(LET_GO_REST);
         }

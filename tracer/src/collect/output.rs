@@ -26,9 +26,9 @@ use trace::stream::{Origin, Pass, Stream, StreamOptions};
 use super::backlog::{Backlog, Batch, Records};
 use super::encoder::Encoding;
 use super::recording::Recording;
+use super::ring_clock::TraceTime;
 use super::rooms::Rooms;
 use super::thread_names::ThreadNames;
-use crate::clock::HostClock;
 use crate::guest::SharedMemory;
 use crate::guest_kind;
 
@@ -364,15 +364,15 @@ impl Output {
     }
 
     /// The guest's threads are to be named, by what is in its memory when they are first seen.
-    pub fn name_threads(&mut self, memory: &Arc<dyn SharedMemory>, host: HostClock) {
-        self.names.ask(memory, host);
+    pub fn name_threads(&mut self, memory: &Arc<dyn SharedMemory>, time: TraceTime) {
+        self.names.ask(memory, time);
     }
 
-    fn name_threads_at(&mut self, now_ns: u64) {
+    fn look_at_threads(&mut self) {
         let fresh = self.take_fresh();
         let mut named = Vec::new();
         let name = |thread, name| named.push((thread, name));
-        let deaths = self.names.look(&self.image, fresh, now_ns, name);
+        let deaths = self.names.look(&self.image, fresh, name);
         if let Some(recording) = self.recording() {
             recording.threads(named, deaths);
             return self.name_heard();
@@ -441,8 +441,8 @@ impl Output {
         self.learn(News::Probes(probes));
     }
 
-    /// Writes what is certain of its place by now, which is `now_ns`.
-    pub fn settle(&mut self, now_ns: u64, crew: &dyn Crew) {
+    /// Writes what is certain of its place by now.
+    pub fn settle(&mut self, crew: &dyn Crew) {
         self.pass_on(Pass::Round, crew);
         if let Some(recording) = self.recording() {
             recording.end_round();
@@ -452,7 +452,7 @@ impl Output {
         }
         let has_fresh = self.has_fresh();
         if self.names.is_due(has_fresh) {
-            self.name_threads_at(now_ns);
+            self.look_at_threads();
         }
         if self.error().is_some() && !self.has_failed {
             // A file that is not found is one that was taken away.
@@ -529,7 +529,7 @@ impl Output {
         self.pass_on(Pass::All, &Alone);
         // Whose records have all come: nothing more is told of its end.
         if self.stream.stack_bytes().is_some() {
-            self.name_threads_at(u64::MAX);
+            self.look_at_threads();
         }
         let anomalies = self.anomalies();
         let Some(kept) = self.kept else {

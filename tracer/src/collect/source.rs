@@ -62,8 +62,9 @@ impl Source {
             .look(&reading, &mut self.timeline, &mut self.reader);
     }
 
-    /// Looks. `before` is the ring's clock from before that.
-    pub fn find(&mut self, memory: &impl RingMemory, before: u64) -> Found {
+    /// Looks.
+    pub fn find(&mut self, memory: &impl RingMemory) -> Found {
+        let before = self.looks.clock().least();
         self.look(memory);
         let head = self.reader.head();
         Found { head, before }

@@ -12,11 +12,12 @@ use std::time::Duration;
 use image::Image;
 use terms::addr::Gva;
 
-use crate::clock::HostClock;
 use crate::guest::SharedMemory;
 use crate::guest_kind;
 use crate::introspection::{Task, TaskList};
 use trace::graph::Death;
+
+use super::ring_clock::TraceTime;
 
 /// A look that took longer is followed by a rest.
 const LONG: Duration = Duration::from_millis(10);
@@ -28,8 +29,8 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// What is known of the threads of one trace.
 #[derive(Debug, Default)]
 pub(super) struct ThreadNames {
-    /// Where to ask, and how long that takes.
-    guest: Option<(Arc<dyn SharedMemory>, HostClock)>,
+    /// Where to ask, and when that is.
+    guest: Option<(Arc<dyn SharedMemory>, TraceTime)>,
     /// Where the guest has its tasks, found out at the first look.
     tasks: Option<Option<Box<dyn TaskList>>>,
     /// The tasks that threads were named after.
@@ -81,15 +82,16 @@ enum Seen {
 
 impl ThreadNames {
     /// Asks this memory from now on.
-    pub fn ask(&mut self, memory: &Arc<dyn SharedMemory>, host: HostClock) {
-        self.guest = Some((Arc::clone(memory), host));
+    pub fn ask(&mut self, memory: &Arc<dyn SharedMemory>, time: TraceTime) {
+        self.guest = Some((Arc::clone(memory), time));
     }
 
     /// Whether a look is to be taken now; `has_fresh` when there are threads that have no name.
     pub fn is_due(&self, has_fresh: bool) -> bool {
-        let Some(now) = self.guest.as_ref().map(|(_, host)| (host.now)()) else {
+        let Some((_, time)) = &self.guest else {
             return false;
         };
+        let now = (time.rings.host().now)();
         let may = self.rest_until.is_none_or(|until| now >= until);
         let is_long_ago = || {
             let looked = self.looked.filter(|_| !self.named.is_empty());
@@ -99,36 +101,35 @@ impl ThreadNames {
     }
 
     /// Looks at the guest's tasks, and names the threads of these stacks and again those that a program was started in
-    /// since: a task keeps its number then, but not its name. It is `now_ns`. Returns the threads that have ended.
+    /// since: a task keeps its number then, but not its name. Returns the threads that have ended.
     pub fn look(
         &mut self,
         image: &Image,
         fresh: Vec<(u32, Gva)>,
-        now_ns: u64,
         mut name: impl FnMut(u32, String),
     ) -> Vec<Death> {
-        let Some((memory, host)) = &self.guest else {
+        let Some((memory, time)) = &self.guest else {
             return Vec::new();
         };
         let find = || guest_kind::of(image).introspection(image)?.tasks();
         let Some(tasks) = self.tasks.get_or_insert_with(find) else {
             return Vec::new();
         };
-        let now = host.now;
+        let now = time.rings.host().now;
         let begun = now();
         self.looked = Some(begun);
+        // What is seen was so at some time between these two.
+        let begun_ns = time.now_ns();
         let tasks = tasks.look(&**memory);
+        let over_ns = time.now_ns();
         let of: HashMap<Gva, &Task> = tasks.found.iter().map(|task| (task.stack, task)).collect();
-        let took = now().saturating_sub(begun);
-        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        let over_ns = now_ns.saturating_add(took);
         let mut deaths = Vec::new();
         for (thread, named) in &mut self.named {
             // Whose stack is nobody's now has no successor in the way of whose calls its own would be.
             let Some(now) = of.get(&named.task.stack) else {
                 continue;
             };
-            match named.see(*thread, now, now_ns, over_ns) {
+            match named.see(*thread, now, begun_ns, over_ns) {
                 Seen::Same => {}
                 Seen::Renamed => name(*thread, now.name.clone()),
                 Seen::Another(death) => deaths.push(death),
@@ -139,7 +140,7 @@ impl ThreadNames {
                 name(thread, task.name.clone());
                 let named = Named {
                     task: (*task).clone(),
-                    alive_ns: now_ns,
+                    alive_ns: begun_ns,
                 };
                 self.named.insert(thread, named);
             }
@@ -163,7 +164,16 @@ impl ThreadNames {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+    use crate::clock::{HostClock, RunClock};
+    use crate::collect::ring_clock::RingClock;
+    use crate::guest::Guest;
+    use crate::introspection::Tasks;
+    use crate::mock::{MockGuest, MockTarget};
+    use crate::target::PhysicalMemory;
+    use image::testing::nop_image;
 
     #[test]
     fn a_stack_with_another_task_on_it_tells_that_the_one_before_has_ended() {
@@ -189,5 +199,64 @@ mod tests {
         let another = task(2, 9, "sh-9");
         assert_eq!(named.see(3, &another, 50, 51), Seen::Another(death));
         assert_eq!(named.see(3, &another, 60, 61), Seen::Same);
+    }
+
+    thread_local! {
+        /// What this thread's clock says.
+        static MILLISECONDS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// A list of one task, another one at each look, which takes 3 ms.
+    #[derive(Debug, Default)]
+    struct Fleeting(Cell<u64>);
+
+    impl TaskList for Fleeting {
+        fn look(&self, _: &dyn PhysicalMemory) -> Tasks {
+            MILLISECONDS.set(MILLISECONDS.get() + 3);
+            self.0.set(self.0.get() + 1);
+            let task = Task {
+                at: Gva(self.0.get()),
+                stack: Gva(0x1000),
+                pid: 1,
+                name: "short".to_owned(),
+            };
+            Tasks {
+                found: vec![task],
+                is_whole: true,
+                given_up: None,
+            }
+        }
+    }
+
+    /// It was once dated with when the round was over before which it was looked: a thread was gone before that had been seen.
+    #[test]
+    fn a_thread_was_there_before_a_look_and_is_gone_after_one() {
+        let clock = HostClock {
+            counter: || MILLISECONDS.get() * 1_000_000,
+            now: || Duration::from_millis(MILLISECONDS.get()),
+            rest: |_| {},
+        };
+        let time = TraceTime {
+            run: RunClock::new(0, 1_000_000),
+            rings: RingClock::None(clock),
+        };
+        let guest = MockGuest::new(MockTarget::new(1, 1 << 20));
+        let memory: Arc<dyn SharedMemory> = Arc::new(guest.memory().clone());
+        let mut names = ThreadNames {
+            tasks: Some(Some(Box::new(Fleeting::default()))),
+            ..ThreadNames::default()
+        };
+        names.ask(&memory, time);
+        let image = nop_image(1);
+        MILLISECONDS.set(10);
+        let fresh = vec![(3, Gva(0x1000))];
+        assert_eq!(names.look(&image, fresh, |_, _| ()), []);
+        MILLISECONDS.set(20);
+        let death = Death {
+            thread: 3,
+            alive_ns: 10_000_000,
+            gone_ns: 23_000_000,
+        };
+        assert_eq!(names.look(&image, Vec::new(), |_, _| ()), [death]);
     }
 }

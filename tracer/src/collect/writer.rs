@@ -9,8 +9,8 @@ use super::backlog::Backlog;
 use super::drain::Drain;
 use super::looks::lock;
 use super::output::{Output, Written};
+use super::ring_clock::TraceTime;
 use super::rooms::Rooms;
-use crate::clock::HostClock;
 use crate::guest::SharedMemory;
 use trace::crew::Crew;
 use trace::doubt::TimeDoubts;
@@ -58,7 +58,7 @@ pub(super) struct Writer {
     error: Option<ExportError>,
     backlog: Backlog,
     rooms: Rooms,
-    host: HostClock,
+    time: TraceTime,
     flushed: Duration,
     memory: Arc<dyn SharedMemory>,
 }
@@ -66,14 +66,14 @@ pub(super) struct Writer {
 impl Writer {
     /// Of what `drain` reads.
     pub fn new(output: Option<Output>, drain: &Drain) -> Self {
-        let host = drain.ring_clock().host();
+        let time = drain.time().clone();
         let mut writer = Self {
             output: None,
             error: None,
             backlog: Backlog::default(),
             rooms: drain.calls().rooms.clone(),
-            host,
-            flushed: (host.now)(),
+            flushed: (time.rings.host().now)(),
+            time,
             memory: Arc::clone(drain.rings().memory()),
         };
         if let Some(output) = output {
@@ -82,9 +82,13 @@ impl Writer {
         writer
     }
 
+    fn now(&self) -> Duration {
+        (self.time.rings.host().now)()
+    }
+
     /// What was read goes there from now on.
     pub fn begin(&mut self, mut output: Output) {
-        output.name_threads(&self.memory, self.host);
+        output.name_threads(&self.memory, self.time.clone());
         self.output = Some(output);
     }
 
@@ -104,18 +108,18 @@ impl Writer {
         &mut self.backlog
     }
 
-    /// Writes it; at the end of a round, which is at `now_ns`, also the calls whose place is certain by then. This crew
+    /// Writes it; at the end of a round (`is_over`) also the calls whose place is certain by then. This crew
     /// works on it. Once a second all of that goes to the files.
-    pub fn write(&mut self, told: &Mutex<Told>, now_ns: Option<u64>, crew: &dyn Crew) {
+    pub fn write(&mut self, told: &Mutex<Told>, is_over: bool, crew: &dyn Crew) {
+        let now = self.now();
         let Some(output) = &mut self.output else {
             self.backlog = Backlog::default();
             return;
         };
-        let now = (self.host.now)();
         begins(output, told, now);
         output.take(&mut self.backlog, crew);
-        if let Some(now_ns) = now_ns {
-            output.settle(now_ns, crew);
+        if is_over {
+            output.settle(crew);
             if now.saturating_sub(self.flushed) >= FLUSH_PERIOD {
                 output.flush();
                 self.flushed = now;
@@ -136,7 +140,7 @@ impl Writer {
     ) -> Result<Option<Written>, ExportError> {
         let finished = match self.output.take() {
             Some(output) => {
-                begins(&output, told, (self.host.now)());
+                begins(&output, told, self.now());
                 let finished = output.finish(doubts);
                 lock(told).busy_since = None;
                 finished

@@ -16,10 +16,11 @@ use trace::export::uftrace::{GRAPH, Metadata};
 use trace::live::tail;
 use trace::stream::{Stream, StreamOptions, WAITING_MAX};
 use tracer::clock::RunClock;
+use tracer::clock::page::Beats;
 use tracer::collect::SharedDrain;
 use tracer::collect::drain::Drain;
-use tracer::collect::looks::RingClock;
 use tracer::collect::output::Output;
+use tracer::collect::ring_clock::{RingClock, TraceTime};
 use tracer::collect::rings::SharedRings;
 use tracer::record::{Detail, Format, RECORD_BYTES, Record};
 use tracer::ring::geometry::{Geometry, Position};
@@ -319,8 +320,10 @@ fn drain(ring: &Filled, is_kept: bool) -> Drain {
         ring.geometry,
         Mode::Overwrite,
         FUNCTIONS,
-        RunClock::new(0, KHZ),
-        RingClock::Host(HOST),
+        TraceTime {
+            run: RunClock::new(0, KHZ),
+            rings: RingClock::Page(HOST, Beats::without_end()),
+        },
         is_kept,
     );
     drain.switch(true);

@@ -84,12 +84,12 @@ impl Dumping<'_> {
             head: reader.head(),
             functions: self.drain.functions,
             format: self.drain.format,
-            is_timed: self.drain.ring_clock.is_timed(),
+            is_timed: self.drain.time.rings.is_timed(),
             timeline: &source.timeline,
         };
         doubts.add_all(&snapshot.deliver(&self.drain.rings, &mut sink));
         if discarded > 0 {
-            sink.lost(self.drain.ring_clock.counter(), discarded);
+            sink.lost(self.drain.time.rings.counter(), discarded);
         }
         Some((reader.ring(), records))
     }
@@ -107,7 +107,7 @@ impl Dumping<'_> {
         from_ns: u64,
     ) -> Result<(Dumped, Option<Held>), ExportError> {
         self.drain.refresh();
-        output.name_threads(self.drain.rings.memory(), self.drain.ring_clock.host());
+        output.name_threads(self.drain.rings.memory(), self.drain.time.clone());
         let calls = self.drain.calls.each();
         let of = |calls: MutexGuard<'_, CallRing>| self.drain.missing(&calls.source.reader).0;
         let discarded: Vec<u64> = calls.map(of).collect();
@@ -152,13 +152,13 @@ impl Dumping<'_> {
             }
         }
         if let Some(stalls) = &self.drain.stalls {
-            stalls.copy(&self.drain.clock, &mut to);
+            stalls.copy(&self.drain.time.run, &mut to);
         }
         if let Some(host) = &self.drain.host {
-            host.copy(&self.drain.clock, &mut to);
+            host.copy(&self.drain.time.run, &mut to);
         }
         if let Some(points) = &mut self.drain.points {
-            points.copy(&self.drain.clock, doubts, &mut to);
+            points.copy(&self.drain.time.run, doubts, &mut to);
         }
     }
 }

@@ -24,16 +24,15 @@ use super::call_rings::CallRings;
 use super::encoder::Encoding;
 use super::event_drain::{EventDrain, PointsRead};
 use super::host_drain::HostDrain;
-use super::looks::{AllLooks, Looks, RingClock};
+use super::looks::{AllLooks, Looks};
 use super::only_vcpus::OnlyVcpus;
 use super::output::Output;
+use super::ring_clock::TraceTime;
 use super::rings::SharedRings;
 use super::rooms::Rooms;
 use super::source::Source;
 use super::stall_drain::StallDrain;
 use super::wait_drain::{OnFull, WaitDrain};
-use crate::clock::RunClock;
-use crate::clock::page::Beats;
 use crate::host_events::HostEvents;
 use crate::target::MemoryError;
 use crate::waits::Room;
@@ -50,11 +49,10 @@ pub struct Drain {
     rings: SharedRings,
     calls: CallRings,
     looks: AllLooks,
-    ring_clock: RingClock,
+    time: TraceTime,
     geometry: Geometry,
     functions: u32,
     format: Format,
-    clock: RunClock,
     /// Whether records are taken out, for an output.
     is_written: bool,
     /// What the output has not taken yet.
@@ -84,25 +82,23 @@ impl Drain {
         geometry: Geometry,
         mode: Mode,
         functions: u32,
-        clock: RunClock,
-        ring_clock: RingClock,
+        time: TraceTime,
         is_written: bool,
     ) -> Self {
         let format = rings.format();
         let reader = |ring| {
             let reader = RingReader::new(ring, geometry, mode, functions)
                 .of(format)
-                .timed(ring_clock.is_timed())
+                .timed(time.rings.is_timed())
                 .starting_at(rings.first(ring));
             reader.initialise(&rings);
             reader
         };
         let readers: Vec<RingReader> = (0..rings.count()).map(reader).collect();
-        let looks = Arc::new(Looks::new(rings.clone(), geometry, &ring_clock));
+        let looks = Arc::new(Looks::new(rings.clone(), geometry, &time.rings));
         let shared = Shared {
             rings: &rings,
-            clock,
-            ring_clock: &ring_clock,
+            time: &time,
             stacks: Arc::default(),
             rooms: Rooms::default(),
         };
@@ -115,15 +111,14 @@ impl Drain {
             rings,
             calls,
             looks: AllLooks::new(looks),
-            ring_clock,
+            stalls: time.rings.beats().map(StallDrain::new),
+            time,
             geometry,
             functions,
             format,
-            clock,
             is_written,
             backlog: Backlog::default(),
             output: None,
-            stalls: None,
             points: None,
             host: None,
             waits: None,
@@ -152,14 +147,6 @@ impl Drain {
     pub fn encode(&mut self, encoding: &Encoding) {
         let each = self.calls.each();
         each.for_each(|mut calls| calls.encode(encoding.clone()));
-    }
-
-    /// The session's times come from the clock page: its stalls are noted in the trace.
-    pub fn time_by(&mut self, beats: Arc<Beats>) {
-        self.calls
-            .each()
-            .for_each(|mut calls| calls.time_by(&beats));
-        self.stalls = Some(StallDrain::new(beats));
     }
 
     /// What the host does with the vCPUs is part of the trace, from now on.
@@ -191,8 +178,8 @@ impl Drain {
         self.waits = Some(WaitDrain::new(
             room,
             on_full,
-            self.clock,
-            self.ring_clock.is_timed(),
+            self.time.run,
+            self.time.rings.is_timed(),
         ));
         self.set_awaited();
     }
@@ -230,10 +217,10 @@ impl Drain {
         &self.rings
     }
 
-    /// What times the session's rings.
+    /// The time of its trace.
     #[must_use]
-    pub fn ring_clock(&self) -> &RingClock {
-        &self.ring_clock
+    pub const fn time(&self) -> &TraceTime {
+        &self.time
     }
 
     /// Reads the session's event rings, too, from now on.
@@ -297,18 +284,12 @@ impl Drain {
         }
     }
 
-    /// The time of the trace.
-    #[must_use]
-    pub fn now_ns(&self) -> u64 {
-        self.clock.nanoseconds(self.ring_clock.counter())
-    }
-
     /// Reads what is not a ring of calls: of events that were found when that began some, if their values are many.
     pub fn read_rest(&mut self, patience: Patience) -> PointsRead {
         let (is_written, backlog) = (self.is_written, &mut self.backlog);
         if let Some(stalls) = &mut self.stalls {
             // Those of while nothing is written are nobody's later.
-            stalls.read(&self.clock, |batch| {
+            stalls.read(&self.time.run, |batch| {
                 if is_written {
                     backlog.push(batch);
                 }
@@ -319,16 +300,16 @@ impl Drain {
         }
         // As with rings, who comes later hears first what is kept.
         if let Some(host) = self.host.as_mut().filter(|_| is_written) {
-            host.read(&self.clock, |batch| backlog.push(batch));
+            host.read(&self.time.run, |batch| backlog.push(batch));
         }
         let Some(points) = &mut self.points else {
             return PointsRead::default();
         };
         let backlog = self.is_written.then_some(&mut self.backlog);
-        let points_read = points.read(patience, &self.clock, &self.calls.rooms, backlog);
+        let points_read = points.read(patience, &self.time.run, &self.calls.rooms, backlog);
         if self.waits.is_some() {
             let read: Vec<_> = (0..).zip(points.progress()).collect();
-            let counter = self.ring_clock.host().counter;
+            let counter = self.time.rings.host().counter;
             for (ring, at) in read {
                 self.change_waits(|waits| waits.has_read(Rings::Events, ring, at, counter()));
             }
@@ -339,7 +320,7 @@ impl Drain {
     /// A ring of calls was read up to there. Also where nothing is written any more: who had found it full before that, and
     /// comes to wait only now, may go.
     pub(super) fn has_read(&mut self, ring: u16, at: Progress) {
-        let counter = self.ring_clock.host().counter;
+        let counter = self.time.rings.host().counter;
         self.change_waits(|waits| waits.has_read(Rings::Calls, ring, at, counter()));
     }
 
@@ -415,7 +396,7 @@ impl Drain {
     /// How long a round waits for a slot that is reserved, while the guest runs.
     #[must_use]
     pub fn patience(&self) -> Patience {
-        Patience::Ticks(self.clock.ticks(PATIENCE_NS))
+        Patience::Ticks(self.time.run.ticks(PATIENCE_NS))
     }
 
     /// The looks at all its rings.
@@ -522,7 +503,7 @@ fn say_gap(drain: &mut Drain) {
     {
         drain.refresh();
     }
-    let now_ns = drain.now_ns();
+    let now_ns = drain.time.now_ns();
     if let Some(mut first) = drain.calls.each().next() {
         first.note_gap(now_ns);
     }

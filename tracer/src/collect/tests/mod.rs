@@ -22,9 +22,10 @@ use terms::function::FunctionId;
 use super::backlog::{Backlog, Batch, Records};
 use super::drain::Drain;
 use super::encoder::Encoding;
-use super::looks::RingClock;
+use super::ring_clock::{RingClock, TraceTime};
 use super::rings::SharedRings;
 use super::*;
+use crate::clock::page::Beats;
 use crate::clock::{HostClock, Relation, RunClock, VcpuClocks};
 use crate::guest::Guest;
 use crate::host_events::HostEvents;
@@ -54,9 +55,14 @@ const BEGUN: u64 = NOW - 10_000_000;
 /// A machine that does ten other things is not late yet.
 const NEVER: Duration = Duration::from_secs(300);
 
+/// Times from a clock page that is never late.
+fn paged(host: HostClock) -> RingClock {
+    RingClock::Page(host, Beats::without_end())
+}
+
 /// A guest with one ring, and its reader.
 fn reader(output: Option<&Path>) -> (MockGuest, SessionMemory, Polled) {
-    reader_by(output, RingClock::Host(mock::HOST))
+    reader_by(output, paged(mock::HOST))
 }
 
 /// The same, where records are timed by `clock`.
@@ -124,8 +130,10 @@ fn reader_in(
         geometry,
         Mode::Overwrite,
         u32::try_from(FUNCTIONS).unwrap(),
-        RunClock::new(0, 1_000_000),
-        clock,
+        TraceTime {
+            run: RunClock::new(0, 1_000_000),
+            rings: clock,
+        },
         output.is_some(),
     );
     if let Some(encoding) = output.as_ref().and_then(Output::encodes) {
@@ -183,7 +191,7 @@ fn what_was_read_is_in_the_files_a_second_later_however_little_it_is() {
     for (format, records) in [(RecordFormat::Calls, 160), (RecordFormat::Graph, 80)] {
         NANOSECONDS.store(0, SeqCst);
         let output = folder.path().join(format!("{format:?}"));
-        let clock = RingClock::Host(clock);
+        let clock = paged(clock);
         let (guest, place, mut polled) = reader_in(format, Some(&output), clock, 2, 1 << 14);
         let length = |number| fs::metadata(output.join(format!("{number}.dat")));
         let length = |number| length(number).map_or(0, |file| file.len());
@@ -208,18 +216,18 @@ thread_local! {
 }
 
 /// A clock that is set by a test.
-const SET: RingClock = RingClock::Host(HostClock {
+const SET: HostClock = HostClock {
     counter: || BEGUN + 1000 * SECONDS.get(),
     now: || Duration::from_secs(SECONDS.get()),
     ..mock::HOST
-});
+};
 
 #[test]
 fn what_cannot_be_put_into_the_files_a_second_later_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("trace");
     let format = RecordFormat::Graph;
-    let (guest, place, mut polled) = reader_in(format, Some(&output), SET, 2, 1 << 14);
+    let (guest, place, mut polled) = reader_in(format, Some(&output), paged(SET), 2, 1 << 14);
     fs::create_dir(output.join("1000.dat")).unwrap();
     rings::call_two_deep(&guest, &place, 0, 10);
     polled.round();
@@ -237,7 +245,7 @@ fn what_cannot_be_put_into_the_files_a_second_later_is_told() {
 fn a_trace_that_was_taken_away_is_missed_a_second_later() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("trace");
-    let (guest, place, mut polled) = reader_by(Some(&output), SET);
+    let (guest, place, mut polled) = reader_by(Some(&output), paged(SET));
     call(&guest, &place, CALLS);
     polled.round();
     fs::remove_dir_all(&output).unwrap();
@@ -474,7 +482,7 @@ fn what_was_heard_and_waits_comes_first() {
         drop(tail);
         if leaves_in_the_middle {
             output.append(call(40));
-            output.settle(50, &Alone);
+            output.settle(&Alone);
         }
         backlog.push(call(60));
         output.take(&mut backlog, &Alone);
@@ -494,7 +502,7 @@ fn who_listens_changes_nothing_in_the_files() {
     let files = [false, true].map(|is_heard| {
         let folder = tempfile::tempdir().unwrap();
         let directory = folder.path().join("trace");
-        let clock = RingClock::Host(mock::HOST);
+        let clock = paged(mock::HOST);
         let (guest, place, mut polled) = reader_of(Some(&directory), clock, 2, 4096);
         let mut listens = None;
         for round in 0..12 {

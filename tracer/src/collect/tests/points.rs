@@ -44,7 +44,12 @@ impl Unwind for Deep {
 }
 
 /// Event rings of so many bytes each, of one event that has a stack, and their reader.
-fn points(guest: &MockGuest, rings: u16, bytes: u64) -> (SessionEvents, EventDrain) {
+fn points(
+    guest: &MockGuest,
+    rings: u16,
+    bytes: u64,
+    clock: &RingClock,
+) -> (SessionEvents, EventDrain) {
     let geometry = Geometry::with_bytes(bytes).unwrap();
     let window = guest.window().start;
     let all = bytes * u64::from(rings);
@@ -93,8 +98,7 @@ fn points(guest: &MockGuest, rings: u16, bytes: u64) -> (SessionEvents, EventDra
     let unwind = Arc::new(Deep);
     formats.read_stacks_by(StackReader { unwind, image });
     let memory: Arc<dyn crate::guest::SharedMemory> = Arc::new(guest.memory().clone());
-    let clock = RingClock::Host(mock::HOST);
-    let mut drain = EventDrain::new(memory, &place, Mode::Overwrite, &Arc::new(formats), &clock);
+    let mut drain = EventDrain::new(memory, &place, Mode::Overwrite, &Arc::new(formats), clock);
     drain.switch(true, &OnlyVcpus::default());
     (place, drain)
 }
@@ -124,7 +128,7 @@ fn hit(guest: &MockGuest, place: &SessionEvents, vcpu: u16, hits: Range<u64>) {
 fn values_that_are_many_are_read_in_parts() {
     const HITS: u64 = 4000;
     let guest = MockGuest::new(MockTarget::new(1, 4 << 20));
-    let (place, mut points) = points(&guest, 2, 1 << 16);
+    let (place, mut points) = points(&guest, 2, 1 << 16, &paged(mock::HOST));
     let (clock, rooms) = (RunClock::new(0, 1_000_000), Rooms::default());
     hit(&guest, &place, 0, 0..HITS);
     hit(&guest, &place, 1, 0..10);
@@ -153,4 +157,21 @@ fn values_that_are_many_are_read_in_parts() {
     }
     assert!(parts > 2, "{parts}");
     assert!(count as u64 == HITS + 10, "{count}");
+}
+
+/// A record has the time of the page's last beat: a page that stands still would have had it come after what was passed on.
+#[test]
+fn what_comes_of_events_is_later_than_the_last_beat_of_the_page() {
+    let guest = MockGuest::new(MockTarget::new(1, 4 << 20));
+    let beats = Arc::new(Beats::default());
+    let clock = RingClock::Page(mock::HOST, Arc::clone(&beats));
+    let (_, mut points) = points(&guest, 1, 1 << 16, &clock);
+    let (clock, rooms) = (RunClock::new(0, 1_000_000), Rooms::default());
+    for (beat, looked) in [(NOW - 500, NOW - 500), (NOW, NOW), (NOW + 500, NOW)] {
+        beats.beat(beat, 1, |_, _| ());
+        let mut backlog = Backlog::default();
+        points.read(Patience::Over, &clock, &rooms, Some(&mut backlog));
+        let batch = backlog.drain().next().unwrap();
+        assert_eq!(batch.looked_ns, Some(clock.nanoseconds(looked)));
+    }
 }

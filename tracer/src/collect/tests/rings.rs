@@ -9,7 +9,7 @@ fn what_is_read_of_a_ring_in_a_round_is_what_was_found_when_it_began() {
     const MANY: u64 = 40_000;
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("trace");
-    let clock = RingClock::Host(mock::HOST);
+    let clock = paged(mock::HOST);
     let (guest, place, mut polled) = reader_of(Some(&output), clock, 1, 1 << 20);
     call(&guest, &place, MANY);
     let read_some = |continues: &mut Continues| polled.drain.read_some(0, None, continues);
@@ -45,7 +45,7 @@ fn what_is_read_of_a_ring_in_a_round_is_what_was_found_when_it_began() {
 fn who_helps_reads_another_ring_beside_who_makes_the_round() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("trace");
-    let clock = RingClock::Host(mock::HOST);
+    let clock = paged(mock::HOST);
     let (guest, place, mut polled) = reader_of(Some(&output), clock, 2, 4096);
     let stuck = output.join("exotrace.json.new");
     pipe(&stuck);
@@ -87,7 +87,7 @@ fn whatever_is_asked_and_whoever_reads_nothing_is_lost_and_all_is_in_order() {
     const TURNS: u64 = 8;
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("trace");
-    let clock = RingClock::Host(mock::HOST);
+    let clock = paged(mock::HOST);
     let (guest, place, mut polled) = reader_of(Some(&output), clock, RINGS, 1 << 18);
     let is_over = AtomicBool::new(false);
     let copy = &folder.path().join("copy");
@@ -172,7 +172,7 @@ fn whatever_is_asked_and_whoever_reads_nothing_is_lost_and_all_is_in_order() {
 /// Whoever reads a ring has come to its end: no ring is switched, or moved, long before another one.
 #[test]
 fn all_rings_change_at_once_when_nobody_reads_one() {
-    let clock = RingClock::Host(mock::HOST);
+    let clock = paged(mock::HOST);
     let (guest, place, polled) = reader_of(None, clock, 2, 4096);
     polled.lock().switch(false);
     let is_recorded = || guest.call(&place, 0, FunctionId(0), NOW).unwrap();
@@ -209,7 +209,7 @@ fn room_for_records_comes_back_to_who_reads() {
     for (rings, is_heard) in [(1, false), (2, true), (3, false)] {
         let folder = tempfile::tempdir().unwrap();
         let output = folder.path().join("trace");
-        let clock = RingClock::Host(mock::HOST);
+        let clock = paged(mock::HOST);
         let (guest, place, mut polled) = reader_of(Some(&output), clock, rings, 4096);
         let _tail = is_heard.then(|| listens_too(&polled));
         for turn in 0..100 {
@@ -256,7 +256,7 @@ fn put_together(helpers: usize, calls: u64) -> (Vec<(String, Vec<u8>)>, String) 
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("trace");
     TICKS.store(BEGUN, SeqCst);
-    let clock = RingClock::Host(HostClock {
+    let clock = paged(HostClock {
         counter,
         ..mock::HOST
     });

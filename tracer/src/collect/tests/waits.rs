@@ -14,7 +14,7 @@ use wait_drain::OnFull;
 
 /// A guest with one ring, its reader, and where its vCPU waits for that.
 fn waited_for(output: &Path) -> (MockGuest, SessionMemory, Polled, Waits) {
-    let (guest, place, polled) = reader_by(Some(output), RingClock::Host(RESTED));
+    let (guest, place, polled) = reader_by(Some(output), paged(RESTED));
     let waits = Waits::new(
         Arc::new(VcpuClocks::new(1, mock::HOST)),
         Arc::new(Woken::default()),
@@ -49,7 +49,7 @@ const RESTED: HostClock = HostClock {
 fn a_record_that_is_begun_is_waited_for_at_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("trace");
-    let (guest, place, mut polled) = reader_by(Some(&output), RingClock::Host(RESTED));
+    let (guest, place, mut polled) = reader_by(Some(&output), paged(RESTED));
     call(&guest, &place, CALLS);
     polled.lock().switch(false);
     let mut rounds = LET_GO_ROUNDS;
@@ -241,7 +241,7 @@ fn what_is_written_makes_steps() {
     let folder = tempfile::tempdir().unwrap();
     for is_last in [false, true] {
         let output = folder.path().join(format!("{is_last}"));
-        let by = RingClock::Host(mock::HOST);
+        let by = paged(mock::HOST);
         let (guest, place, mut polled) = reader_of(Some(&output), by, 1, 1 << 17);
         call(&guest, &place, CALLS);
         polled.round();

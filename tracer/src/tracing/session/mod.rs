@@ -40,9 +40,9 @@ use crate::clock::RunClock;
 use crate::clock::page::{Beat, Beats};
 use crate::collect::counters::CounterTable;
 use crate::collect::drain::Drain;
-use crate::collect::looks::RingClock;
 use crate::collect::only_vcpus::OnlyVcpus;
 use crate::collect::output::Output;
+use crate::collect::ring_clock::{RingClock, TraceTime};
 use crate::collect::rings::SharedRings;
 use crate::collect::{Polled, Pollers};
 use crate::guest::{Guest, SharedMemory};
@@ -349,13 +349,12 @@ impl TraceSession {
             self.geometry,
             self.options.mode,
             functions,
-            clock,
-            self.ring_clock(guest, shared.host),
+            TraceTime {
+                run: clock,
+                rings: self.ring_clock(guest, shared.host, beats),
+            },
             self.output.is_some(),
         );
-        if self.beat().is_some() {
-            drain.time_by(Arc::clone(beats));
-        }
         if let Some(events) = guest.host_events() {
             drain.tell_of_host(events);
         }
@@ -402,10 +401,10 @@ impl TraceSession {
     }
 
     /// What times its records.
-    fn ring_clock(&self, guest: &impl Guest, host: HostClock) -> RingClock {
+    fn ring_clock(&self, guest: &impl Guest, host: HostClock, beats: &Arc<Beats>) -> RingClock {
         match self.options.clock {
             ClockSource::Tsc => RingClock::Vcpus(Arc::clone(guest.clocks())),
-            ClockSource::Page => RingClock::Host(host),
+            ClockSource::Page => RingClock::Page(host, Arc::clone(beats)),
             ClockSource::None => RingClock::None(host),
         }
     }

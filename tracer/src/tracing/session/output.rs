@@ -118,7 +118,7 @@ impl TraceSession {
         let output = self.create_output(directory, false, metadata, usize::MAX, shared)?;
         // In one: who waits for the rings in between has the time go on.
         let mut rings = drain.lock();
-        let from_ns = wanted.begin.time_ns(rings.now_ns());
+        let from_ns = wanted.begin.time_ns(rings.time().now_ns());
         let (mut dumped, held) = rings.dumping().dump(output, wanted.is_live, from_ns)?;
         drop(rings);
         if let Some(held) = held {

@@ -36,7 +36,7 @@ impl TraceSession {
             let mode = self.options.mode;
             memory.populate(place.memory.rings, place.memory.room);
             let formats = engine.points().formats();
-            let clock = drain.ring_clock().clone();
+            let clock = drain.time().rings.clone();
             drain.add_events(EventDrain::new(memory, place, mode, formats, &clock));
         }
         Ok(())

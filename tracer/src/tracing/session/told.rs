@@ -254,7 +254,7 @@ impl TraceSession {
             status.rings = reader.status();
             status.event_rings = reader.event_status();
             status.doubts = reader.doubts().notes();
-            let now = (reader.ring_clock().host().now)();
+            let now = (reader.time().rings.host().now)();
             drop(reader);
             status.waits = drain.wait_status();
             let told = drain.told();
