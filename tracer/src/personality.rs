@@ -111,6 +111,11 @@ pub trait Personality: Debug + Sync {
     /// numbers.
     fn gs_bases(&self) -> &'static str;
 
+    /// The symbol of how many entries it has at most, in 32 bits, where there can be more processors than run.
+    fn processors(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Whether an entry of that list has been filled in.
     fn is_gs_base(&self, base: Gva) -> bool;
 

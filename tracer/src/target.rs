@@ -182,6 +182,11 @@ pub trait StoppedTarget: TextMemory {
     /// The registers of every vCPU, indexed by vCPU number. Empty before the first one has started.
     fn vcpus(&self) -> &[VcpuRegisters];
 
+    /// Those of the vCPUs that can have rings: of the first ones, without any that has come since the guest was found.
+    fn recorded(&self) -> &[VcpuRegisters] {
+        self.vcpus()
+    }
+
     /// All memory that the guest knows of and can keep registers in.
     fn ram(&self) -> Vec<Region>;
 

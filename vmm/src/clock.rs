@@ -1,5 +1,6 @@
 //! The host's counter, and whether its guests see it.
 
+use std::arch::x86_64::{_mm_lfence, _rdtsc};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -20,11 +21,17 @@ fn now() -> Duration {
     BEGINNING.get_or_init(Instant::now).elapsed()
 }
 
-/// The host's time-stamp counter, now.
+/// The host's time-stamp counter, now: after all that was read before, and before all that is read or written after. Without the
+/// fences a processor reads it out of turn (Intel SDM 2B and AMD APM 3, RDTSC): a look at a ring would be dated before what it saw.
 #[must_use]
 pub fn host_tsc() -> u64 {
-    // SAFETY: `rdtsc` is unprivileged and has no effect but its result.
-    unsafe { std::arch::x86_64::_rdtsc() }
+    // SAFETY: both are unprivileged; `rdtsc` has no effect but its result, and `lfence` (SSE2, which x86-64 has) none but the order.
+    unsafe {
+        _mm_lfence();
+        let now = _rdtsc();
+        _mm_lfence();
+        now
+    }
 }
 
 /// Whether ring 3 of a guest on this host sees the offset that KVM reports: where ring 3 runs without hardware

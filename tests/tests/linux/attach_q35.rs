@@ -1,11 +1,13 @@
 //! `vmm attach` to a stock Linux under QEMU's usual machine, q35, with its firmware, without any file of its kernel: all
-//! tracers, all functions, values, and what it cannot have.
+//! tracers, all functions, values, what it cannot have, and processors that come and go.
 
 use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use tests::{Client, Ended, Guest, Running, kernels, linux, usual_or_long, vmm_says, with_file};
+use tests::{
+    Client, Ended, Guest, Monitor, Running, kernels, linux, usual_or_long, vmm_says, with_file,
+};
 
 /// A shell in a QEMU of its own, that says when it has done a line.
 struct Shell {
@@ -21,12 +23,17 @@ impl Shell {
 
     /// With this kernel, and these words on its command line.
     fn start_of(kernel: &Path, words: &str) -> Self {
+        Self::start_with(kernel, words, "2")
+    }
+
+    /// And with these processors, as QEMU has them.
+    fn start_with(kernel: &Path, words: &str, processors: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let script = "N=0; echo step up; while read line; do eval \"$line\"; N=$((N + 1)); echo did $N.; done";
         let initrd = with_file(folder.path(), "shell", script.as_bytes());
         let qemu =
             Guest::linux_under_qemu_of("exotrace-q35", kernel, words, "sh /shell", &initrd, 2);
-        let qemu = qemu.with(["-M", "q35"]).start();
+        let qemu = qemu.with(["-M", "q35", "-smp", processors]).start();
         qemu.wait_for("step up");
         Self {
             qemu,
@@ -204,4 +211,97 @@ fn a_linux_that_works_goes_on_however_often_it_is_let_go() {
     }
     shell.qemu.type_text("exit\n");
     let _ = shell.qemu.end();
+}
+
+/// Masks of processors, and calls that are made on each.
+const EACH: [(&str, u64); 3] = [("4", 100), ("2", 20), ("1", 3)];
+
+/// The device that QEMU plugs in for a processor that can still come.
+fn pluggable(monitor: &mut Monitor) -> Value {
+    let all = monitor.command("query-hotpluggable-cpus", &json!({}));
+    let mut all = all.as_array().unwrap().iter();
+    // From the last to the first one.
+    let free = all.rfind(|one| one.get("qom-path").is_none()).unwrap();
+    let mut device = free["props"].clone();
+    device["driver"] = free["type"].clone();
+    device["id"] = json!("late");
+    device
+}
+
+/// The guest waits until a processor is there, or is not.
+fn cpu_2(is_there: bool) -> String {
+    let not = if is_there { "!" } else { "" };
+    format!("while [ {not} -e /sys/devices/system/cpu/cpu2 ]; do sleep 0.1; done")
+}
+
+/// It was once neither held nor known to have no cell: its stubs would have written where nothing is.
+#[test]
+fn a_processor_that_is_plugged_in_or_pulled_out_while_a_guest_is_traced_does_no_harm() {
+    let mut shell = Shell::start_with(&linux().0, "", "2,maxcpus=3");
+    let mut monitor = shell.qemu.monitor();
+    let device = pluggable(&mut monitor);
+    let ended = attached(&mut shell, |shell, client, _| {
+        client.call("start", json!({"tracer": "graph"}));
+        assert_eq!(client.status()["tracing"]["cpu_strategy"], "gs");
+        monitor.command("device_add", &device);
+        shell.does(&cpu_2(true));
+        shell.does("echo 1 >/sys/devices/system/cpu/cpu2/online");
+        // All there are, on it and while text is changed.
+        shell.does(&format!("taskset 4 syscalls {CALLS}"));
+        client.call("stop", json!({}));
+        for tracer in ["profile", "function", "graph"] {
+            let options = json!({"name": "some", "tracer": tracer});
+            client.call("session.create", options);
+            shell.qemu.type_text(&format!(
+                "taskset 4 syscalls {CALLS}; taskset 1 syscalls {CALLS}\n"
+            ));
+            for _ in 0..10 {
+                let filter = json!({"session": "some", "filter": ["vfs_*", "__x64_sys_*"]});
+                client.call("start", filter);
+                client.call("stop", json!({"session": "some"}));
+            }
+            shell.lines += 1;
+            shell.qemu.wait_for(&format!("did {}.", shell.lines));
+            client.call("session.delete", json!({"session": "some"}));
+        }
+        let status = client.status();
+        let vcpus = status["vcpus"].as_array().unwrap().iter();
+        let states: Vec<_> = vcpus.filter_map(|vcpu| vcpu["state"].as_str()).collect();
+        assert_eq!(states, ["running", "running", "running, not recorded"]);
+        assert_eq!(counted_on(shell, client, &EACH), 23);
+    });
+    assert!(ended.stderr.contains("has got vCPU 2"), "{ended}");
+    assert_eq!(windows(&shell), 0, "{ended}");
+    // Who attaches anew records it, until it is pulled out.
+    let ended = attached(&mut shell, |shell, client, _| {
+        assert_eq!(counted_on(shell, client, &EACH), 123);
+        monitor.command("device_del", &json!({"id": "late"}));
+        shell.does(&cpu_2(false));
+        assert_eq!(counted_on(shell, client, &EACH[1..]), 23);
+        monitor.command("device_add", &device);
+        shell.does(&cpu_2(true));
+        shell.does("echo 1 >/sys/devices/system/cpu/cpu2/online");
+        assert_eq!(counted_on(shell, client, &EACH), 123);
+    });
+    assert_eq!(windows(&shell), 0, "{ended}");
+    shell.does("syscalls 10");
+    shell.qemu.type_text("exit\n");
+    let _ = shell.qemu.end();
+}
+
+/// How many calls a session has recorded of those that were made on processors of these masks.
+fn counted_on(shell: &mut Shell, client: &mut Client, made: &[(&str, u64)]) -> u64 {
+    client.call(
+        "session.create",
+        json!({"name": "on", "tracer": "function"}),
+    );
+    client.call("start", json!({"session": "on", "filter": [FUNCTION]}));
+    let lines: Vec<_> = made
+        .iter()
+        .map(|(mask, calls)| format!("taskset {mask} syscalls {calls}"))
+        .collect();
+    shell.does(&lines.join("; "));
+    let counted = written(&client.status(), "on");
+    client.call("session.delete", json!({"session": "on"}));
+    counted
 }

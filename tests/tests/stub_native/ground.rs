@@ -171,6 +171,7 @@ impl Ground {
             Place::Shared => CpuStrategy::Shared,
             _ => CpuStrategy::Gs {
                 bases: (0..RINGS_MAX).map(|vcpu| Gva(self.gs_base(vcpu))).collect(),
+                vcpus: RINGS_MAX.into(),
                 code: TracedCode::User,
             },
         };

@@ -133,9 +133,9 @@ fn choose(
         true => TracedCode::User,
         false => TracedCode::Supervisor,
     };
-    let vcpus = target.vcpus().len();
+    let vcpus = target.recorded().len();
     match gs_list::listed(image, target, vcpus) {
-        Ok(listed) => CpuStrategy::choose(target.vcpus(), code, &listed),
+        Ok(listed) => CpuStrategy::choose(target.recorded(), code, &listed),
         Err(_) if starts => (CpuStrategy::First { vcpus, code }, None),
         Err(reason) => (CpuStrategy::Shared, Some(reason)),
     }
@@ -279,7 +279,7 @@ impl Foothold {
             return Ok(Apart::Before);
         };
         let (strategy, why_not) = match gs_list::listed(image, target, vcpus) {
-            Ok(listed) => CpuStrategy::choose(target.vcpus(), code, &listed),
+            Ok(listed) => CpuStrategy::choose(target.recorded(), code, &listed),
             Err(reason) => (CpuStrategy::Shared, Some(reason)),
         };
         if let Some(why_not) = why_not {

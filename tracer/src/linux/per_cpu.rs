@@ -3,15 +3,16 @@
 use image::symbol::SymbolTable;
 use terms::addr::Gva;
 
+use crate::stub::gs_list;
 use crate::target::{MemoryError, TargetMemory};
 
 /// The list of the offsets at which the data of each processor lies, which are their GS bases: it has an entry for every
 /// processor that there can ever be, made once, before any code that can be traced runs with these bases.
 pub(super) const OFFSETS: &str = "__per_cpu_offset";
+/// How many entries that list has at most.
+pub(super) const COUNT: &str = "nr_cpu_ids";
 /// Where the kernel's image begins, and everything after it: nothing that is allocated lies here.
 const IMAGE: u64 = 0xffff_ffff_8000_0000;
-/// No kernel is built for more (`MAXSMP`).
-const PROCESSORS_MAX: u32 = 8192;
 
 /// Whether an entry of [`OFFSETS`] has been filled in: one that nobody has filled in yet is an address of the kernel's own
 /// image.
@@ -24,7 +25,7 @@ pub(super) const fn is_offset(entry: Gva) -> bool {
 pub struct PerCpu {
     /// `__per_cpu_offset`.
     pub offsets: Gva,
-    /// `nr_cpu_ids`: how many entries that list has at most.
+    /// `nr_cpu_ids`.
     pub count: Gva,
 }
 
@@ -33,7 +34,7 @@ impl PerCpu {
     pub(crate) fn find(symbols: &SymbolTable) -> Option<Self> {
         Some(Self {
             offsets: symbols.address_of(OFFSETS)?,
-            count: symbols.address_of("nr_cpu_ids")?,
+            count: symbols.address_of(COUNT)?,
         })
     }
 
@@ -80,14 +81,6 @@ impl PerCpu {
 
     /// The whole list, with entries that nobody has filled in.
     fn list(self, view: &impl TargetMemory) -> Result<Vec<Gva>, MemoryError> {
-        let mut count = [0; 4];
-        view.read(self.count, &mut count)?;
-        let count = u32::from_le_bytes(count).min(PROCESSORS_MAX);
-        let mut entries = vec![0; 8 * count as usize];
-        view.read(self.offsets, &mut entries)?;
-        let entries = entries.as_chunks::<8>().0.iter();
-        Ok(entries
-            .map(|entry| Gva(u64::from_le_bytes(*entry)))
-            .collect())
+        gs_list::all(view, self.offsets, self.count)
     }
 }

@@ -99,6 +99,10 @@ impl Personality for Linux {
         per_cpu::OFFSETS
     }
 
+    fn processors(&self) -> Option<&'static str> {
+        Some(per_cpu::COUNT)
+    }
+
     /// One that is not has not been filled in yet, and is also the base with which the
     /// first processor starts: it gets another one a moment later, so tracing that goes by it would write to memory of
     /// the kernel's.

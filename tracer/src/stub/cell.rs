@@ -28,8 +28,11 @@ pub enum CpuStrategy {
     /// The GS base of each vCPU is its own and stays so while traced code runs: cells lie at the
     /// same distance from it on each vCPU. One unlocked instruction reserves a slot.
     Gs {
-        /// The GS base of each vCPU, by number.
+        /// The GS base of each vCPU, by number, and after them those of processors that can still come: these have cells
+        /// as well, of which nobody reads the rings.
         bases: Vec<Gva>,
+        /// How many vCPUs there are.
+        vcpus: usize,
         /// Where the traced code runs.
         code: TracedCode,
     },
@@ -168,7 +171,7 @@ const BLOCK: u64 = SESSIONS_MAX * CELL_BYTES;
 
 impl CpuStrategy {
     /// The best strategy that these registers allow, with the reason when it is not *gs*. `listed` has the bases
-    /// that the kernel lists for all its processors, if it does: then those need not have been started.
+    /// that the kernel lists for all processors that it can ever have, if it does: then those need not have been started.
     ///
     /// *Gs* is chosen only where the base of *every* vCPU is known: a stub that runs with a base of which nothing is
     /// known would write to memory of which nothing is known.
@@ -179,7 +182,10 @@ impl CpuStrategy {
         listed: &[Gva],
     ) -> (Self, Option<NoGsBase>) {
         match gs_bases(vcpus, code, listed) {
-            Ok(bases) => (Self::Gs { bases, code }, None),
+            Ok(bases) => {
+                let vcpus = vcpus.len();
+                (Self::Gs { bases, vcpus, code }, None)
+            }
             Err(reason) => (Self::Shared, Some(reason)),
         }
     }
@@ -190,10 +196,15 @@ impl CpuStrategy {
     /// # Errors
     /// [`GsMoved`] for the first that has another.
     pub fn verify(&self, vcpus: &[VcpuRegisters]) -> Result<(), GsMoved> {
-        let Self::Gs { bases, code } = self else {
+        let Self::Gs {
+            bases,
+            vcpus: known,
+            code,
+        } = self
+        else {
             return Ok(());
         };
-        for (vcpu, (expected, registers)) in bases.iter().zip(vcpus).enumerate() {
+        for (vcpu, (expected, registers)) in bases.iter().zip(vcpus).take(*known).enumerate() {
             if !registers.online || code.is_starting(registers) {
                 continue;
             }
@@ -214,8 +225,7 @@ impl CpuStrategy {
     #[must_use]
     pub fn rings(&self) -> usize {
         match self {
-            Self::Gs { bases, .. } => bases.len(),
-            Self::First { vcpus, .. } => *vcpus,
+            Self::Gs { vcpus, .. } | Self::First { vcpus, .. } => *vcpus,
             Self::Shared => 1,
         }
     }
@@ -241,7 +251,7 @@ impl CpuStrategy {
         self.offsets().into_iter().max().unwrap_or(0) + BLOCK
     }
 
-    /// Where in that span the cells of each ring begin.
+    /// Where in that span the cells begin: those of each ring, then those that nobody reads.
     fn offsets(&self) -> Vec<u64> {
         match self {
             Self::Gs { bases, .. } => {
@@ -258,7 +268,7 @@ impl CpuStrategy {
     #[must_use]
     pub fn cells(&self, start: Gva, session: u8) -> Cells {
         let of_session = u64::from(session) * CELL_BYTES;
-        let offsets = self.offsets().into_iter();
+        let offsets = self.offsets().into_iter().take(self.rings());
         let offsets = offsets.map(|offset| offset + of_session).collect();
         let place = match self {
             Self::First { .. } | Self::Shared => CellPlace::Fixed(start.wrapping_add(of_session)),
@@ -294,17 +304,25 @@ fn gs_bases(
     let mut bases = Vec::new();
     for (vcpu, registers) in vcpus.iter().enumerate() {
         let base = gs_base(vcpu, registers, code, listed.get(vcpu).copied())?;
-        // A base that ring 3 has set is none to rely on; kernels keep theirs in the upper half.
-        if base.0 >> 63 == 0 {
-            return Err(NoGsBase::NotKernel { vcpu, base });
-        }
-        if !base.0.is_multiple_of(CELL_BYTES) {
-            return Err(NoGsBase::Unaligned { vcpu, base });
-        }
-        bases.push(base);
+        bases.push(checked(vcpu, base)?);
+    }
+    for (number, base) in listed.iter().copied().enumerate().skip(vcpus.len()) {
+        bases.push(checked(number, base)?);
     }
     check_distances(&bases)?;
     Ok(bases)
+}
+
+/// A base that cells can lie at a distance from.
+const fn checked(vcpu: usize, base: Gva) -> Result<Gva, NoGsBase> {
+    // One that ring 3 has set is none to rely on; kernels keep theirs in the upper half.
+    if base.0 >> 63 == 0 {
+        return Err(NoGsBase::NotKernel { vcpu, base });
+    }
+    if !base.0.is_multiple_of(CELL_BYTES) {
+        return Err(NoGsBase::Unaligned { vcpu, base });
+    }
+    Ok(base)
 }
 
 /// The base of one vCPU: the one that it has, or the one that it will have.
@@ -415,7 +433,14 @@ mod tests {
             let code = TracedCode::Supervisor;
             assert_eq!(
                 (&strategy, reason),
-                (&CpuStrategy::Gs { bases, code }, None)
+                (
+                    &CpuStrategy::Gs {
+                        bases,
+                        vcpus: 2,
+                        code
+                    },
+                    None
+                )
             );
             for later in stops {
                 strategy.verify(&[later, vcpus[1]]).unwrap();
@@ -504,6 +529,49 @@ mod tests {
         assert_eq!(strategy, CpuStrategy::Shared);
     }
 
+    /// One that is plugged in while tracing is attached finds a cell of its own at the same distance, within what is ours: it is all
+    /// zeros, so nothing is recorded there.
+    #[test]
+    fn a_processor_that_can_still_come_has_cells_that_nobody_reads() {
+        let base = |number: u64| KERNEL_BASE + number * 0x1_0000;
+        let code = TracedCode::Supervisor;
+        let vcpus = [vcpu(0, base(1), None), vcpu(0, base(2), None)];
+        let listed = [base(1), base(2), base(0), base(5)].map(Gva);
+        let (strategy, reason) = CpuStrategy::choose(&vcpus, code, &listed);
+        assert_eq!((strategy.rings(), reason), (2, None));
+        let start = Gva(0xffff_ffff_9000_0000);
+        let Cells { place, offsets } = strategy.cells(start, 3);
+        let CellPlace::FromGs(distance) = place else {
+            panic!("{place:?}");
+        };
+        let places = listed.map(|base| base.0.wrapping_add_signed(distance));
+        assert_eq!(
+            places[..2],
+            *offsets.iter().map(|at| start.0 + at).collect::<Vec<_>>()
+        );
+        for at in places {
+            assert!(
+                (start.0..start.0 + strategy.span()).contains(&at),
+                "{at:#x}"
+            );
+        }
+        assert_eq!(
+            (strategy.closest(), strategy.farthest()),
+            (Some(0x1_0000), 5 * 0x1_0000)
+        );
+        // It is held like the others, after them, and has whatever base it has.
+        strategy
+            .verify(&[vcpus[0], vcpus[1], vcpu(0, base(5), None)])
+            .unwrap();
+        let far = Gva(KERNEL_BASE + GS_SPAN_MAX + 0x1_0000 + CELL_BYTES);
+        let (strategy, reason) = CpuStrategy::choose(&vcpus, code, &[listed[0], listed[1], far]);
+        assert_eq!(strategy, CpuStrategy::Shared);
+        assert!(
+            matches!(reason, Some(NoGsBase::TooFar { .. })),
+            "{reason:?}"
+        );
+    }
+
     /// Each thing that a GS base must be, at its limit and just past it.
     #[test]
     fn bases_are_refused_for_the_reason_given() {
@@ -555,8 +623,9 @@ mod tests {
                 let (strategy, reason) = CpuStrategy::choose(&vcpus, code, &listed);
                 prop_assert_eq!(reason.is_some(), strategy == CpuStrategy::Shared);
                 if let CpuStrategy::Gs { bases, .. } = &strategy {
-                    let expected: Vec<_> = (0..vcpus.len()).map(|number| Gva(base(number))).collect();
+                    let expected: Vec<_> = (0..vcpus.len().max(known)).map(|number| Gva(base(number))).collect();
                     prop_assert_eq!(bases, &expected);
+                    prop_assert_eq!(strategy.rings(), vcpus.len());
                 }
             }
         }

@@ -10,10 +10,13 @@ use terms::addr::Gva;
 use super::cell::NoGsBase;
 use crate::guest_kind;
 use crate::personality::Personality;
-use crate::target::TargetMemory;
+use crate::target::{MemoryError, TargetMemory};
 
-/// The bases that the kernel of `image` lists for its first `vcpus` processors; none where it has no list or that is
-/// not mapped yet.
+/// No list is longer (Linux' `MAXSMP`).
+const PROCESSORS_MAX: u32 = 8192;
+
+/// The bases that the kernel of `image` lists: those of its first `vcpus` processors, and after them those of all that can still
+/// come. None where it has no list or that is not mapped yet.
 ///
 /// # Errors
 /// [`NoGsBase::NotSetUp`] when an entry of the list has not been filled in.
@@ -26,22 +29,49 @@ pub fn listed(
     let Some(at) = image.symbols.address_of(kind.gs_bases()) else {
         return Ok(Vec::new());
     };
-    let mut bases = Vec::with_capacity(vcpus);
-    for vcpu in 0..vcpus {
-        let mut bytes = [0; 8];
-        if target
-            .read(at.wrapping_add(8 * vcpu as u64), &mut bytes)
-            .is_err()
-        {
-            return Ok(Vec::new());
-        }
-        let base = Gva(u64::from_le_bytes(bytes));
-        if !kind.is_gs_base(base) {
-            return Err(NoGsBase::NotSetUp { vcpu, base });
-        }
-        bases.push(base);
+    let Ok(mut bases) = entries(target, at, vcpus) else {
+        return Ok(Vec::new());
+    };
+    let mut numbered = bases.iter().copied().enumerate();
+    if let Some((vcpu, base)) = numbered.find(|(_, base)| !kind.is_gs_base(*base)) {
+        return Err(NoGsBase::NotSetUp { vcpu, base });
+    }
+    let most = kind.processors();
+    let most = most.and_then(|symbol| image.symbols.address_of(symbol));
+    if let Some(Ok(all)) = most.map(|count| all(target, at, count)) {
+        let others = all.into_iter().skip(vcpus);
+        // One that is not filled in is that of no processor.
+        bases.extend(others.filter(|base| kind.is_gs_base(*base)));
     }
     Ok(bases)
+}
+
+/// All entries of the list at `at`, with those that nobody has filled in: at most as many as stand at `count`, in 32 bits.
+///
+/// # Errors
+/// [`MemoryError`] when the list cannot be read.
+pub(crate) fn all(
+    target: &(impl TargetMemory + ?Sized),
+    at: Gva,
+    count: Gva,
+) -> Result<Vec<Gva>, MemoryError> {
+    let mut bytes = [0; 4];
+    target.read(count, &mut bytes)?;
+    let count = u32::from_le_bytes(bytes).min(PROCESSORS_MAX);
+    entries(target, at, count as usize)
+}
+
+fn entries(
+    target: &(impl TargetMemory + ?Sized),
+    at: Gva,
+    count: usize,
+) -> Result<Vec<Gva>, MemoryError> {
+    let mut bytes = vec![0; 8 * count];
+    target.read(at, &mut bytes)?;
+    let entries = bytes.as_chunks::<8>().0.iter();
+    Ok(entries
+        .map(|entry| Gva(u64::from_le_bytes(*entry)))
+        .collect())
 }
 
 #[cfg(test)]
@@ -95,6 +125,41 @@ mod tests {
         for (symbol, linux) in [("__per_cpu_offset", true), ("vcpu_gs_bases", false)] {
             let image = image(symbol, linux);
             assert_eq!(listed(&image, &target(BASES), 2), Ok(expected.clone()));
+        }
+    }
+
+    /// Those that were not filled in are of none, and no more is read than can be.
+    #[test]
+    fn processors_that_can_still_come_are_listed_after_those_that_are_there() {
+        let mut image = image("__per_cpu_offset", true);
+        let mut symbols = image.symbols.iter().cloned().collect::<Vec<_>>();
+        symbols.push(Symbol {
+            address: AT.wrapping_add(0x800),
+            name: "nr_cpu_ids".into(),
+            ..symbols[0].clone()
+        });
+        image.symbols = SymbolTable::new(symbols);
+        let mut target = target(BASES);
+        let later = BASES[1] + 0x10_0000;
+        for (number, entry) in [
+            (2, 0xffff_ffff_8360_0000),
+            (3, later),
+            (4, later + 0x10_0000),
+        ] {
+            target
+                .write_word(Gpa(PHYSICAL.0 + 8 * number), entry)
+                .unwrap();
+        }
+        let known = BASES.map(Gva).to_vec();
+        for (count, later) in [
+            (0, vec![]),
+            (2, vec![]),
+            (4, vec![Gva(later)]),
+            (u64::MAX, vec![]),
+        ] {
+            target.write_word(Gpa(PHYSICAL.0 + 0x800), count).unwrap();
+            let expected = [known.clone(), later].concat();
+            assert_eq!(listed(&image, &target, 2), Ok(expected), "{count}");
         }
     }
 

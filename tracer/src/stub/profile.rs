@@ -270,7 +270,9 @@ mod tests {
                 let last = bases[bases.len() - 1];
                 bases.push(last.wrapping_add(distance * 1024));
             }
-            for strategy in [CpuStrategy::Gs { bases, code: TracedCode::User }, CpuStrategy::Shared] {
+            let vcpus = bases.len();
+            let own = CpuStrategy::Gs { bases, vcpus, code: TracedCode::User };
+            for strategy in [own, CpuStrategy::Shared] {
                 let layout = TableLayout::new(functions, &strategy).unwrap();
                 let mut places = Vec::new();
                 for offset in strategy.cells(Gva(0), 0).offsets {

@@ -186,7 +186,7 @@ fn begin(
         guest.tell_of_host(source);
     }
     let name = kernel.name.clone();
-    let options_of = options.tracing(guest.vcpus(), kernel_number);
+    let options_of = options.tracing(Guest::vcpus(&guest), kernel_number);
     let mut tracing = Tracing::new(options_of, kernel, this_host())?;
     if control.is_none() {
         control = options.control.as_deref().map(listen).transpose()?;

@@ -30,7 +30,7 @@ impl Guest for Foreign {
     type Running<'g> = Running<'g, Self>;
 
     fn vcpus(&self) -> u16 {
-        u16::try_from(self.held_vcpus().len()).unwrap_or(u16::MAX)
+        Self::vcpus(self).count()
     }
 
     fn memory(&self) -> &ForeignMemory {
@@ -138,7 +138,7 @@ impl Guest for Foreign {
     ) -> Result<Box<dyn ClockPage>, NoClockPage> {
         let window = self.all_memory().memory().mapped();
         let pid = self.process().pid();
-        let vcpus = self.held_vcpus().iter();
+        let vcpus = self.vcpus().found().iter();
         let threads = vcpus.filter_map(|vcpu| vcpu.thread());
         let vcpus = threads.map(|thread| CpuTime::of_process(pid, thread));
         let thread = ClockThread::start(window, at, clock, beat, vcpus.collect(), beats, continues);

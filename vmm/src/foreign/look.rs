@@ -14,7 +14,7 @@ use super::park::park;
 use super::process::Process;
 use super::slots::{Slots, find};
 use super::stopped::LSTAR;
-use super::threads::vcpus_of;
+use super::vcpus::Vcpus;
 
 /// What was seen of a guest.
 #[derive(Debug)]
@@ -34,10 +34,10 @@ impl Seen {
         let pid = process.pid();
         let vm = process.vm_descriptor()?;
         lock::left_in(process)?;
-        let vcpus = vcpus_of(process)?;
+        let vcpus = Vcpus::of(process)?;
         let requested = Instant::now();
         let deadline = requested + LONG;
-        let mut parked = park(process, &vcpus, deadline)?;
+        let mut parked = park(process, vcpus.found(), deadline)?;
         let registers = parked.registers(deadline)?;
         let parked = parked.caller(pid)?;
         let entry = parked.msr(LSTAR, deadline)?;

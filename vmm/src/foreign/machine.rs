@@ -21,9 +21,10 @@ use super::memory::{ForeignRam, Range, RemoteRam};
 use super::park::{AllParked, park};
 use super::process::{Mapping, Process};
 use super::slots::{Slots, added, find};
-use super::threads::{settle, vcpus_of};
+use super::threads::settle;
 use super::top_table::TopTable;
-use super::vcpu::{ForeignVcpu, Parked};
+use super::vcpu::Parked;
+use super::vcpus::Vcpus;
 use super::window::{ForeignWindow, unmap_there};
 use crate::clock::HOST;
 use crate::host::kernel_events::KernelEvents;
@@ -41,7 +42,7 @@ pub(super) const LONG: Duration = Duration::from_secs(30);
 pub struct Foreign {
     process: Process,
     vm: i32,
-    vcpus: Vec<Arc<ForeignVcpu>>,
+    vcpus: Vcpus,
     ram: ForeignRam,
     window: Option<ForeignWindow>,
     has_gigabyte_pages: bool,
@@ -130,10 +131,10 @@ impl Foreign {
         ) -> Result<Option<(ForeignWindow, File)>, ForeignError>,
     ) -> Result<Option<Self>, ForeignError> {
         let vm = process.vm_descriptor()?;
-        let vcpus = vcpus_of(&process)?;
+        let vcpus = Vcpus::of(&process)?;
         let mut times = PauseTimes::default();
         let deadline = Instant::now() + LONG;
-        let mut parked = park(&process, &vcpus, deadline)?;
+        let mut parked = park(&process, vcpus.found(), deadline)?;
         times.parked(parked.held());
         let registers = parked.registers(deadline)?;
         let caller = parked.caller(process.pid())?;
@@ -161,7 +162,7 @@ impl Foreign {
         times.released(paused);
         Ok(Some(Self {
             process,
-            clocks: Arc::new(VcpuClocks::new(count(&vcpus), HOST)),
+            clocks: Arc::new(VcpuClocks::new(vcpus.count(), HOST)),
             vm,
             vcpus,
             ram: ForeignRam::new(ram, mapped),
@@ -184,9 +185,9 @@ impl Foreign {
     /// What the host does with its vCPUs is told from now on, by the host's kernel.
     pub fn tell_of_host(&mut self, source: KernelEvents) {
         let time = Arc::new(HeldTime::new(HOST));
-        let events = HostEvents::new(count(&self.vcpus), time);
+        let events = HostEvents::new(self.vcpus.count(), time);
         events.know_by(Box::new(source));
-        for (number, vcpu) in (0..).zip(&self.vcpus) {
+        for (number, vcpu) in (0..).zip(self.vcpus.found()) {
             let thread = vcpu.thread().and_then(|thread| u32::try_from(thread).ok());
             match thread {
                 Some(thread) => events.executed_by(thread, number),
@@ -206,7 +207,7 @@ impl Foreign {
         &self.process
     }
 
-    pub(crate) fn held_vcpus(&self) -> &[Arc<ForeignVcpu>] {
+    pub(crate) const fn vcpus(&self) -> &Vcpus {
         &self.vcpus
     }
 
@@ -309,10 +310,8 @@ impl Foreign {
         deadline: Instant,
     ) -> Result<(AllParked, Vec<FullRegisters>), StopError> {
         loop {
-            let mut parked =
-                park(&self.process, &self.vcpus, deadline).map_err(|error| self.missed(&error))?;
-            let registers = parked.registers(deadline);
-            let registers = registers.map_err(|error| self.missed(&error))?;
+            let parked = self.park_all(deadline);
+            let (parked, registers) = parked.map_err(|error| self.missed(&error))?;
             let Some(nested) = registers.iter().position(|vcpu| vcpu.is_nested) else {
                 return Ok((parked, registers));
             };
@@ -324,6 +323,18 @@ impl Foreign {
                 });
             }
             std::thread::yield_now();
+        }
+    }
+
+    /// Parks all vCPUs, those too that came since the last time.
+    fn park_all(&self, deadline: Instant) -> Result<(AllParked, Vec<FullRegisters>), ForeignError> {
+        loop {
+            let listed = self.vcpus.list(&self.process)?;
+            let mut parked = park(&self.process, &self.vcpus.all(), deadline)?;
+            if self.vcpus.are_all(listed, &self.process)? {
+                let registers = parked.registers(deadline)?;
+                return Ok((parked, registers));
+            }
         }
     }
 
@@ -384,7 +395,7 @@ impl Foreign {
             return Ok(());
         };
         let deadline = Instant::now() + LONG;
-        let mut parked = park(&self.process, &self.vcpus, deadline)?;
+        let mut parked = park(&self.process, &self.vcpus.all(), deadline)?;
         let closed = window.close(&mut Slots {
             parked: parked.caller(self.process.pid())?,
             vm: self.vm,
@@ -402,7 +413,7 @@ impl Foreign {
             let why = error.to_string();
             return StopError::Refused { why };
         };
-        let mut vcpus = self.vcpus.iter();
+        let mut vcpus = self.vcpus.all().into_iter();
         let vcpu = vcpus.find(|vcpu| vcpu.thread() == Some(*thread));
         StopError::Missed {
             vcpu: vcpu.map_or(0, |vcpu| vcpu.number()),
@@ -449,11 +460,6 @@ fn close_left(process: &Process, slots: &mut Slots<'_>) -> Result<(), ForeignErr
         parked.call("close", libc::SYS_close, arguments, slots.deadline)?;
     }
     Ok(())
-}
-
-/// How many there are.
-fn count(vcpus: &[Arc<ForeignVcpu>]) -> u16 {
-    u16::try_from(vcpus.len()).unwrap_or(u16::MAX)
 }
 
 /// Bits of the physical addresses that the guest's processor has (CPUID 0x80000008).

@@ -31,6 +31,7 @@ mod top_table;
 mod touched;
 mod urgent;
 mod vcpu;
+mod vcpus;
 mod way_back;
 mod window;
 

@@ -89,7 +89,7 @@ impl AllParked {
 /// Parks all vCPUs.
 ///
 /// # Errors
-/// [`ForeignError::Late`] names one that was not out in time, [`ForeignError::Ended`] one whose thread has ended,
+/// [`ForeignError::Late`] names one that was not out in time, [`ForeignError::Ended`] one whose thread has ended, with its VMM,
 /// [`ForeignError::NoThread`] one that no thread executes though it is not done with what it did; then all of them continue.
 pub(super) fn park(
     process: &Process,
@@ -100,7 +100,15 @@ pub(super) fn park(
     let settled = Instant::now() + SETTLED;
     loop {
         find_threads(process, vcpus)?;
-        let known = park_known(vcpus, settled, deadline)?;
+        let known = match park_known(vcpus, settled, deadline) {
+            // Its vCPU was taken out of the guest, or gets another one.
+            Err(ForeignError::Ended { thread })
+                if !process.is_ending() && have_lost(vcpus, thread) =>
+            {
+                continue;
+            }
+            parked => parked?,
+        };
         if known.vcpus.len() == vcpus.len() {
             return Ok(known);
         }
@@ -122,6 +130,13 @@ pub(super) fn park(
             return Err(ForeignError::NoThread { pid, vcpu });
         }
     }
+}
+
+/// Whether one of them was executed by this thread, which has ended: it is not known now which thread executes it.
+fn have_lost(vcpus: &[Arc<ForeignVcpu>], thread: i32) -> bool {
+    let mut vcpus = vcpus.iter();
+    let lost = vcpus.find(|vcpu| vcpu.thread() == Some(thread));
+    lost.inspect(|vcpu| vcpu.lose_thread()).is_some()
 }
 
 /// Parks those of which it is known which thread executes them.

@@ -131,6 +131,11 @@ impl StoppedTarget for ForeignStopped<'_> {
         &self.registers
     }
 
+    fn recorded(&self) -> &[VcpuRegisters] {
+        let found = usize::from(self.guest.vcpus().count());
+        self.registers.get(..found).unwrap_or(&self.registers)
+    }
+
     /// Without what nobody has ever touched. What the guest has got since it was attached to is there, too, and cannot be read:
     /// whoever has to know all of it is told so.
     fn ram(&self) -> Vec<Region> {

@@ -7,7 +7,7 @@ use libc::user_regs_struct;
 
 use super::error::ForeignError;
 use super::held::{HeldThread, Rest};
-use super::process::Process;
+use super::process::{Process, VcpuDescriptor};
 use super::vcpu::{ForeignVcpu, is_run_of};
 use super::way_back::WayBack;
 
@@ -57,20 +57,21 @@ pub(super) fn settle(process: &Process) -> Result<(), ForeignError> {
     Ok(())
 }
 
-/// The vCPUs of a VMM's guest, by number.
+/// The vCPUs of these descriptors, each with the thread that executes it if that shows.
 ///
 /// # Errors
-/// [`ForeignError::NotVmm`] and others.
-pub(super) fn vcpus_of(process: &Process) -> Result<Vec<Arc<ForeignVcpu>>, ForeignError> {
-    let pid = process.pid();
-    let descriptors = process.vcpu_descriptors()?;
-    if descriptors.is_empty() {
-        return Err(ForeignError::NotVmm { pid });
-    }
+/// [`ForeignError::NoWayBack`] and others.
+pub(super) fn open(
+    process: &Process,
+    descriptors: &[VcpuDescriptor],
+) -> Result<Vec<Arc<ForeignVcpu>>, ForeignError> {
     let way = WayBack::find(process)?;
-    let open = |descriptor| ForeignVcpu::open(process, descriptor, way).map(Arc::new);
-    let vcpus = descriptors.into_iter().map(open);
-    let vcpus = vcpus.collect::<Result<Vec<_>, _>>()?;
+    let open = |descriptor: &VcpuDescriptor| {
+        let vcpu = ForeignVcpu::open(process, *descriptor, way)?;
+        Ok(Arc::new(vcpu))
+    };
+    let vcpus = descriptors.iter().map(open);
+    let vcpus = vcpus.collect::<Result<Vec<_>, ForeignError>>()?;
     let deadline = Instant::now() + PATIENCE;
     for _ in 0..LOOKS {
         look(process, &vcpus, &|thread| asked(thread, deadline))?;

@@ -143,6 +143,11 @@ impl ForeignVcpu {
         }));
     }
 
+    /// The thread that executed it has ended.
+    pub fn lose_thread(&self) {
+        self.thread.set(None);
+    }
+
     /// Whether the vCPU left the guest last with nothing half done.
     #[must_use]
     pub fn is_consistent(&self) -> bool {

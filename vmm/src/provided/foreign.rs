@@ -66,12 +66,12 @@ impl Provider for Foreign {
     }
 
     fn vcpu_states(&self) -> Vec<VcpuStatus> {
-        let vcpus = self.held_vcpus().iter();
-        let states = vcpus.map(|vcpu| VcpuStatus {
-            vcpu: vcpu.number(),
-            state: self.state().to_owned(),
-        });
-        states.collect()
+        let of = |vcpu, state| VcpuStatus { vcpu, state };
+        let found = self.vcpus().found().iter();
+        let found = found.map(|vcpu| of(vcpu.number(), self.state().to_owned()));
+        let late = self.vcpus().late().into_iter();
+        let late = late.map(|vcpu| of(vcpu.number(), format!("{}, not recorded", self.state())));
+        found.chain(late).collect()
     }
 
     fn ram_bytes(&self) -> u64 {
