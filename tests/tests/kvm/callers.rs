@@ -68,6 +68,31 @@ fn every_call_says_who_made_it_in_both_stores() {
     }
 }
 
+/// Where a site stands after the prologue, it is not the word under the stack pointer that says who called.
+#[test]
+fn calls_say_who_made_them_wherever_sites_stand() {
+    for build in ["fentry", "mcount", "patchable"] {
+        let cmdline = format!("workload=c_{build} iterations={ITERATIONS}");
+        let filter = format!("{build}_*");
+        let options = ["--trace", "function", "--callers", "--mode", "discard"];
+        let guest = Guest::new(&cmdline).with(options);
+        let (ended, trace) = guest.with(["--filter", &filter]).output().run();
+        assert_eq!(ended.code, Some(0), "{ended}");
+        let seen = pairs(&trace.report_with("callers", &["--json"]));
+        for (function, caller, times) in [
+            ("leaf", "branch", 6),
+            ("branch", "root", 2),
+            ("recurse", "recurse", 9),
+            ("recurse", "root", 1),
+            ("tail_jump", "root", 1),
+        ] {
+            let [function, caller] = [function, caller].map(|name| format!("{build}_{name}"));
+            let expected = (function, caller, times * ITERATIONS);
+            assert!(seen.contains(&expected), "{expected:?} in {seen:?}");
+        }
+    }
+}
+
 /// The stubs of another session hook the returns of the same functions: calls say who made them all the same.
 #[test]
 fn beside_a_graph_calls_say_who_made_them() {

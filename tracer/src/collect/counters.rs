@@ -66,6 +66,7 @@ impl CounterTable {
         let mut sum = Counters::default();
         for cell in &self.place.cells {
             let vcpu = cell.0.wrapping_sub(lowest.0);
+            let vcpu = vcpu.wrapping_add(self.layout.lowest());
             let entry = self.place.rings.wrapping_add(vcpu);
             let entry = entry.wrapping_add(self.layout.displacement(function));
             sum.hits = sum.hits.saturating_add(self.word(entry, HITS));
@@ -79,5 +80,69 @@ impl CounterTable {
         let at = entry.wrapping_add(u64::from(offset.unsigned_abs()));
         // The table lies in the window region, which is mapped whole: this cannot fail.
         self.memory.load(at).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terms::addr::Gva;
+
+    use super::*;
+    use crate::guest::Guest;
+    use crate::mock::{MockGuest, MockTarget};
+    use crate::record::Format;
+    use crate::ring::geometry::Geometry;
+    use crate::stub::cell::{CellPlace, CpuStrategy, TracedCode};
+    use crate::target::WindowMemory;
+
+    /// Stubs count from where the first cell is, be it that of a processor that has not come.
+    #[test]
+    fn counts_are_read_where_stubs_write_them() {
+        const FUNCTIONS: u32 = 10;
+        let base = |number: u64| Gva(0xffff_8880_0000_0000 + number * 4096);
+        for bases in [[1, 2, 0, 5], [1, 0, 2, 3], [0, 1, 2, 3]] {
+            let strategy = CpuStrategy::Gs {
+                bases: bases.map(base).to_vec(),
+                vcpus: 2,
+                code: TracedCode::Supervisor,
+            };
+            let guest = MockGuest::new(MockTarget::new(1, 1 << 20));
+            let window = guest.window().start;
+            let layout = TableLayout::new(FUNCTIONS, &strategy).unwrap();
+            let cells = strategy.cells(Gva(0), 0);
+            let CellPlace::FromGs(distance) = cells.place else {
+                panic!("{:?}", cells.place);
+            };
+            let table = window.wrapping_add(strategy.span());
+            let place = SessionMemory {
+                cells: cells
+                    .offsets
+                    .iter()
+                    .map(|at| window.wrapping_add(*at))
+                    .collect(),
+                rings: table,
+                format: Format::default(),
+                details: None,
+                directory: None,
+                room: layout.bytes(),
+                geometry: Geometry::with_bytes(4096).unwrap(),
+                first: Vec::new(),
+                halts_left: None,
+                awaited: None,
+            };
+            for (number, hits) in (0..).zip([3u64, 40, 500, 6000]) {
+                let cell = base(bases[number]).0.wrapping_add_signed(distance);
+                let entry =
+                    cell + layout.displacement(FunctionId(7)) + u64::from(HITS.unsigned_abs());
+                let at = table.wrapping_add(entry);
+                guest
+                    .target()
+                    .write_window(at, &hits.to_le_bytes())
+                    .unwrap();
+            }
+            let memory: Arc<dyn SharedMemory> = Arc::new(guest.memory().clone());
+            let counters = CounterTable::new(memory, place, layout);
+            assert_eq!(counters.of(FunctionId(7)).hits, 43, "{bases:?}");
+        }
     }
 }

@@ -40,12 +40,18 @@ impl Points {
         let all = (0u32..).zip(&with.image.functions);
         let all = all.map(|(number, _)| sites.sessions(FunctionId(number)).without(id.0));
         let mut after: Vec<SessionSet> = all.collect();
-        for function in &selection.selected {
-            if let Some(set) = after.get_mut(function.index())
-                && function.0 < limit
-            {
+        let (counted, too_late): (Vec<FunctionId>, Vec<FunctionId>) =
+            selection.selected.iter().partition(|one| one.0 < limit);
+        for function in counted {
+            if let Some(set) = after.get_mut(function.index()) {
                 *set = set.with(id.0);
             }
+        }
+        if !too_late.is_empty() {
+            log::warn!(
+                "{} functions have come since the profile was made, and are not counted: a new session has them",
+                too_late.len()
+            );
         }
         let after = |function: FunctionId| after.get(function.index()).copied().unwrap_or_default();
         let returns = self.probes.return_parts(with, |probe| probe.session);

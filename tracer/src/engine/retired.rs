@@ -1,6 +1,7 @@
 //! What a session has in the guest, and what is kept of one that was deleted.
 
 use super::AttachError;
+use super::foothold::Foothold;
 use crate::filter::Selection;
 use crate::record::Format;
 use crate::ring::turnstile::WaitAt;
@@ -8,6 +9,7 @@ use crate::session::{CallMoments, Session, SessionConfig, SessionId, SessionMemo
 use crate::stub::profile::Profile;
 use crate::stub::recorder::Recorder;
 use crate::target::WindowMemory;
+use crate::window::WindowError;
 
 /// The memory of a deleted session.
 #[derive(Debug)]
@@ -83,10 +85,32 @@ impl Retired {
         place.recorder.map(|_| &place.memory)
     }
 
-    /// Whether a session as `config` says can have it as it is.
-    pub(super) fn suits(&self, config: &SessionConfig) -> bool {
-        let is_of =
-            |place: &Place| place.recorder.is_none() || place.memory.geometry == config.geometry;
+    /// Its memory, as `config` wants it where there are so many functions.
+    ///
+    /// # Errors
+    /// An [`AttachError`].
+    pub(super) fn into_place(
+        self,
+        foothold: &Foothold,
+        target: &mut (impl WindowMemory + ?Sized),
+        config: &SessionConfig,
+        functions: usize,
+    ) -> Result<Place, AttachError> {
+        let suits = self.suits(config, functions);
+        let place = self.place.ok_or(WindowError::NoVcpu)?;
+        match suits {
+            true => Ok(place),
+            false => foothold.refit(target, place, config),
+        }
+    }
+
+    /// Whether a session as `config` says can have it as it is, where there are so many functions.
+    pub(super) fn suits(&self, config: &SessionConfig, functions: usize) -> bool {
+        let is_of = |place: &Place| match &place.profile {
+            // Functions can have come since.
+            Some(profile) => profile.layout.functions() as usize >= functions,
+            None => place.memory.geometry == config.geometry,
+        };
         (self.tracer, self.format) == (config.tracer, config.format())
             && self.place.as_ref().is_some_and(is_of)
     }

@@ -20,6 +20,8 @@ use crate::window::WindowError;
 
 /// Bytes of the event ring of one vCPU, payloads included, at most.
 const EVENT_RING_MAX: u64 = 32 << 20;
+/// Functions for which a profile has room are a multiple of this.
+const PROFILE_ROOM: usize = 4096;
 /// Bytes that the payload of one record can have, at most.
 pub const PAYLOAD_BYTES_MAX: u64 = 1 << 16;
 /// Bytes that the payload of a record has room for in a session that is given probes, if nothing else is asked for.
@@ -113,7 +115,9 @@ impl Foothold {
             let name = config.name.clone();
             return Err(AttachError::ProfileTooEarly { name });
         }
-        let count = u32::try_from(functions).map_err(|_| too_large())?;
+        // Modules bring more.
+        let room = functions.next_multiple_of(PROFILE_ROOM);
+        let count = u32::try_from(room).map_err(|_| too_large())?;
         let layout = TableLayout::new(count, &self.strategy).ok_or_else(too_large)?;
         let mirror = self.mirror.ok_or(WindowError::NoVcpu)?;
         let (_, beside) = Mirror::bytes(mirror.pages_log2);

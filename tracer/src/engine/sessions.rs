@@ -75,7 +75,7 @@ impl Sessions {
             return Err(AttachError::NameTaken { name: config.name });
         }
         let foothold = foothold.ok_or(WindowError::NoVcpu)?;
-        let Some((mut id, mut reused)) = self.free(foothold, &config) else {
+        let Some((mut id, mut reused)) = self.free(foothold, &config, functions) else {
             return Err(AttachError::TooManySessions { name: config.name });
         };
         if config.tracer.hooks_returns() {
@@ -100,7 +100,10 @@ impl Sessions {
         };
         let place = match (made, reused) {
             (Some(place), _) => place,
-            (None, index) => self.take_retired(foothold, target, index, &config)?,
+            (None, index) => {
+                let retired = self.take_retired(index).ok_or(WindowError::NoVcpu)?;
+                retired.into_place(foothold, target, &config, functions)?
+            }
         };
         place.clear_counters(target, &config)?;
         let (halts, left) = foothold.place_halts(target, id, &config)?;
@@ -130,24 +133,10 @@ impl Sessions {
         roomy(&self.retired, is_free, foothold, config)
     }
 
-    /// The memory of a deleted session, as `config` wants it.
-    fn take_retired(
-        &mut self,
-        foothold: &Foothold,
-        target: &mut (impl WindowMemory + ?Sized),
-        index: Option<usize>,
-        config: &SessionConfig,
-    ) -> Result<Place, AttachError> {
+    /// The memory of a deleted session.
+    fn take_retired(&mut self, index: Option<usize>) -> Option<Retired> {
         let index = index.filter(|index| *index < self.retired.len());
-        let retired = index.map(|index| self.retired.swap_remove(index));
-        let suits = retired.as_ref().is_some_and(|one| one.suits(config));
-        let place = retired
-            .and_then(|one| one.place)
-            .ok_or(WindowError::NoVcpu)?;
-        if suits {
-            return Ok(place);
-        }
-        foothold.refit(target, place, config)
+        index.map(|index| self.retired.swap_remove(index))
     }
 
     /// The number for a new session, and which retired memory it gets: one whose memory suits it, else one
@@ -157,6 +146,7 @@ impl Sessions {
         &self,
         foothold: &Foothold,
         config: &SessionConfig,
+        functions: usize,
     ) -> Option<(SessionId, Option<usize>)> {
         let numbers = u8::try_from(SESSIONS_MAX).unwrap_or(u8::MAX);
         let free = || {
@@ -164,7 +154,7 @@ impl Sessions {
                 .map(SessionId)
                 .filter(|id| self.get(*id).is_err())
         };
-        let suits = |one: &Retired| one.suits(config) && self.get(one.id).is_err();
+        let suits = |one: &Retired| one.suits(config, functions) && self.get(one.id).is_err();
         let all = self.retired.iter().enumerate();
         let suiting = all.filter(|(_, one)| suits(one));
         let suiting = suiting.map(|(index, one)| (one.id, Some(index)));
@@ -415,13 +405,15 @@ impl Sessions {
         let hook = variant
             .zip(hook)
             .map(|(variant, hook)| Hook { variant, ..hook });
+        let recorders = self.recorders(recording);
+        let asks_who_calls = recorders.iter().any(|one| one.format.has_details());
         let shape = match shape {
             SiteShape::Bare => shape,
-            _ if hook.is_some() => shape,
+            _ if hook.is_some() || asks_who_calls => shape,
             _ => SiteShape::Entry,
         };
         StubSpec {
-            recorders: self.recorders(recording),
+            recorders,
             profiles: traced_by.iter().filter_map(|one| one.profile).collect(),
             shape,
             hook,

@@ -245,6 +245,13 @@ impl CpuStrategy {
         self.offsets().into_iter().max().unwrap_or(0)
     }
 
+    /// The distance of the lowest vCPU's cells from the first ones, which can be those of a processor that has not come.
+    #[must_use]
+    pub fn lowest(&self) -> u64 {
+        let rings = self.offsets().into_iter().take(self.rings());
+        rings.min().unwrap_or(0)
+    }
+
     /// Bytes that the cells of all sessions span.
     #[must_use]
     pub fn span(&self) -> u64 {

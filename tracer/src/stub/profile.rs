@@ -46,6 +46,7 @@ pub struct TableLayout {
     functions: u32,
     in_block: u32,
     span: u32,
+    lowest: u32,
 }
 
 impl TableLayout {
@@ -68,8 +69,15 @@ impl TableLayout {
             functions,
             in_block: block / ENTRY_BYTES,
             span: u32::try_from(offset.checked_add(block.into())?).ok()?,
+            lowest: u32::try_from(strategy.lowest()).ok()?,
         };
         (layout.in_block > 0 && layout.bytes() <= BYTES_MAX).then_some(layout)
+    }
+
+    /// Where in the table the place of the vCPU begins whose cells are the lowest.
+    #[must_use]
+    pub const fn lowest(self) -> u64 {
+        self.lowest as u64
     }
 
     /// Bytes of the table.

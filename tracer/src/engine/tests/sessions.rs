@@ -252,6 +252,36 @@ fn a_profile_session_begins_with_zeros_and_its_counters_are_used_again() {
     assert!(layout.bytes() >= 300 * 32 * 2);
 }
 
+/// It was once taken by a session that traced what had come since, and none of that was counted.
+#[test]
+fn counters_of_a_profile_are_not_those_of_more_functions() {
+    let mut image = nop_image(300);
+    let mut target = MockTarget::with_image(2, 256 << 20, &image, Rights::ALL).unwrap();
+    let mut engine = Engine::new(Arc::new(image.clone()));
+    let region = target.region();
+    engine.attach(&mut target, region).unwrap();
+    let profile = |name: &str| SessionConfig {
+        tracer: TracerKind::Profile,
+        ..config(name)
+    };
+    let mut layouts = Vec::new();
+    for functions in [300, 301, 300 + 4096, 300] {
+        let function = image.functions[0].clone();
+        image.functions.resize(functions, function);
+        engine.image = Arc::new(image.clone());
+        let id = engine.create_session(&mut target, profile("p")).unwrap();
+        let session = engine.sessions().get(id).unwrap();
+        let layout = session.profile.unwrap().layout;
+        assert!(layout.functions() as usize >= functions);
+        layouts.push((session.memory.rings, layout.functions()));
+        engine.delete_session(&mut target, id).unwrap();
+    }
+    assert_eq!(layouts[0], layouts[1]);
+    assert_ne!(layouts[1], layouts[2]);
+    // Either is good for these.
+    assert!(layouts[..3].contains(&layouts[3]));
+}
+
 #[derive(Debug, Clone)]
 enum Op {
     Create { graph: bool, large: bool },
