@@ -153,11 +153,25 @@ fn a_kprobe_on_a_place_of_ours_counts_too() {
     shell.does("keys 20; take_down late");
     assert_eq!(hits(&mut client, ours), 120);
     client.call("thaw", Value::Null);
+    // Switched off it does not show, but keeps a copy of our jump, and would put its first byte back over what stood there before.
+    shell.does(&format!("echo p:quiet {} >>$T/kprobe_events", theirs(at)));
+    let said = loop {
+        let said = client.refused("probe.remove", json!({"ids": [ours]}));
+        if !PASSES.iter().any(|passes| said.contains(passes)) {
+            break said;
+        }
+        shell.does("keys 1");
+    };
+    assert!(said.contains("on our jump"), "{said}");
+    let start = hits(&mut client, ours);
+    shell.does("echo 1 >$T/events/kprobes/quiet/enable; keys 5; hits quiet; take_down quiet");
+    assert_eq!(hits(&mut client, ours), start + 5);
     client.call("probe.remove", json!({"ids": [ours]}));
     assert_eq!(client.digest(), before);
     shell.does("keys 3");
     let (ended, _) = shell.end();
     assert!(ended.stdout.contains("hits late 100."), "{ended}");
+    assert!(ended.stdout.contains("hits quiet 5."), "{ended}");
 }
 
 /// Theirs is on the site of the function and replaces its return address, ours replaces that of its caller, on the

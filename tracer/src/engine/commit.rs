@@ -9,7 +9,7 @@
 use image::Image;
 use terms::function::FunctionId;
 
-use super::kprobes::beside_kprobes;
+use super::kprobes::{Changed, beside_kprobes};
 use super::plan::{Obstacles, Plan, Step, What};
 use super::points::Points;
 use super::probes::error::ProbeError;
@@ -289,23 +289,22 @@ impl Commit<'_> {
         steps.displacing().filter(other).map(why).collect()
     }
 
-    /// The steps that would displace instructions among which the guest has probes of its own.
+    /// The steps that would displace instructions among which the guest has probes of its own, or take a jump of ours from under one.
     fn among_kprobes(
         &self,
         memory: &(impl PhysicalMemory + ?Sized),
         steps: &Steps<'_>,
     ) -> InTheWay {
-        let displaced = steps.displacing().map(|(step, edit)| {
+        let place = |(step, edit): (usize, &Edit)| {
             let length = edit.poke.expected.as_slice().len() as u64;
             let Poke { function, at, .. } = edit.poke;
             (step, (function, at, at.wrapping_add(length)))
-        });
-        beside_kprobes(
-            self.image,
-            self.inside,
-            memory,
-            &displaced.collect::<Vec<_>>(),
-        )
+        };
+        let changed = Changed {
+            displaced: steps.displacing().map(place).collect(),
+            put_back: steps.putting_back().map(place).collect(),
+        };
+        beside_kprobes(self.image, self.inside, memory, &changed)
     }
 
     /// Text, and the words of data that go with it. Says which steps the guest was faster at, of a plan that leaves such out.

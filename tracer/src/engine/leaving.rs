@@ -32,6 +32,8 @@ pub struct Inside {
     pub first: Option<(Gpa, Gva)>,
     /// vCPUs that execute a stub.
     pub vcpus: u16,
+    /// Breakpoints of the guest's own (kprobes) over jumps to stubs, which it puts back when they go.
+    pub breakpoints: u64,
     /// Why all of its memory was looked through, of which parts may be out of use.
     pub untold: Option<Untold>,
     /// It was not looked: the kernel may tell where a moment later.
@@ -55,6 +57,7 @@ impl Inside {
         words: 0,
         first: None,
         vcpus: 0,
+        breakpoints: 0,
         untold: None,
         is_put_off: false,
     };
@@ -62,7 +65,7 @@ impl Inside {
     /// Whether nothing does.
     #[must_use]
     pub const fn is_nobody(&self) -> bool {
-        self.words == 0 && self.vcpus == 0 && !self.is_put_off
+        self.words == 0 && self.vcpus == 0 && self.breakpoints == 0 && !self.is_put_off
     }
 }
 
@@ -79,9 +82,12 @@ impl fmt::Display for Inside {
             }
             write!(f, ")")?;
         }
-        match self.vcpus {
+        if self.vcpus > 0 {
+            write!(f, " and {}", counted(self.vcpus.into(), "vCPU"))?;
+        }
+        match self.breakpoints {
             0 => Ok(()),
-            vcpus => write!(f, " and {}", counted(vcpus.into(), "vCPU")),
+            kprobes => write!(f, " and {} of its own", counted(kprobes, "kprobe")),
         }
     }
 }

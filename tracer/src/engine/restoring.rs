@@ -4,6 +4,7 @@
 //! The guest can have written to all of that. It is used on the guest only, and only where what stands there is what was put
 //! there: a guest that forges it harms itself.
 
+use terms::addr::Gva;
 use terms::region::Region;
 
 use super::Inside;
@@ -34,6 +35,14 @@ pub enum RestoreError {
     /// What is said of the text.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// No vCPU is where its kernel is: firmware executes, or another kernel.
+    #[error(
+        "the page tables of the guest's vCPUs do not show its kernel just now, whose text at {text} was changed: try again"
+    )]
+    NotShown {
+        /// Where it begins.
+        text: Gva,
+    },
     /// The guest's memory says no.
     #[error("what stood in the guest cannot be put back: {0}")]
     Memory(#[from] MemoryError),
@@ -53,7 +62,12 @@ pub fn restore(
     let Some(told) = Told::read(target, region)? else {
         return Ok(Restored::default());
     };
-    let (mut places, mut others) = (0, 0);
+    // What cannot be read may lead to us all the same. A guest that has started anew has other page tables.
+    if target.read(told.text, &mut [0]).is_err() && told.is_shown(target)? {
+        let text = told.text;
+        return Err(RestoreError::NotShown { text });
+    }
+    let (mut places, mut others, mut breakpoints) = (0, 0, 0);
     for entry in told
         .journal
         .map_or(Ok(Vec::new()), |at| journal::read(target, region, at))?
@@ -65,18 +79,22 @@ pub fn restore(
                 places += 1;
             }
             Ok(found) if found == entry.original => {}
+            Ok(found) if entry.is_covered(found) => breakpoints += 1,
             // Its memory is gone, or somebody else's.
             Ok(_) | Err(_) => others += 1,
         }
     }
-    if let Some(at) = told.journal {
+    if let Some(at) = told.journal.filter(|_| breakpoints == 0) {
         journal::forget(target, at)?;
     }
     let stubs = Stubs {
         start: told.stubs,
         bytes: told.stub_bytes,
     };
-    let inside = stubs.left_by(target, told.mirror, kernel, leaving)?;
+    let inside = Inside {
+        breakpoints,
+        ..stubs.left_by(target, told.mirror, kernel, leaving)?
+    };
     if inside.is_nobody() {
         told.take_back(target)?;
         left::forget(target, region)?;

@@ -45,4 +45,10 @@ impl<'p> Steps<'p> {
         self.writes()
             .filter(|(_, edit)| edit.displacement == Displacement::Begins)
     }
+
+    /// Those that put displaced instructions back.
+    pub fn putting_back(&self) -> impl Iterator<Item = (usize, &'p Edit)> {
+        self.writes()
+            .filter(|(_, edit)| edit.displacement == Displacement::Ends)
+    }
 }

@@ -93,6 +93,19 @@ impl Told {
         }))
     }
 
+    /// Whether any of the entries holds what was put there.
+    ///
+    /// # Errors
+    /// [`TitleError::Memory`].
+    pub fn is_shown(&self, memory: &(impl TextMemory + ?Sized)) -> Result<bool, TitleError> {
+        for (at, put, _) in &self.entries {
+            if holds(memory, *at, *put)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Gives the entries that hold what was put there what they held. Returns how many.
     ///
     /// # Errors
@@ -100,15 +113,20 @@ impl Told {
     pub fn take_back(&self, memory: &mut (impl TextMemory + ?Sized)) -> Result<u64, TitleError> {
         let mut cleared = 0;
         for (at, put, held) in &self.entries {
-            let mut bytes = [0; 8];
-            memory.read_physical(*at, &mut bytes)?;
-            if *put != 0 && is_same_entry(u64::from_le_bytes(bytes), *put) {
+            if holds(memory, *at, *put)? {
                 memory.write_physical(*at, &held.to_le_bytes())?;
                 cleared += 1;
             }
         }
         Ok(cleared)
     }
+}
+
+/// Whether an entry of a page table holds what was put there.
+fn holds(memory: &(impl TextMemory + ?Sized), at: Gpa, put: u64) -> Result<bool, TitleError> {
+    let mut bytes = [0; 8];
+    memory.read_physical(at, &mut bytes)?;
+    Ok(put != 0 && is_same_entry(u64::from_le_bytes(bytes), put))
 }
 
 #[cfg(test)]

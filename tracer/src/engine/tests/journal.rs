@@ -203,3 +203,68 @@ fn the_journal_is_what_the_table_of_sites_says() {
     assert_eq!(written(&engine, &target), []);
     assert_eq!(engine.sites().ours().count(), 0);
 }
+
+fn text_at(target: &MockTarget, at: Gva) -> SiteBytes {
+    let mut bytes = [0; 5];
+    target.read(at, &mut bytes).unwrap();
+    SiteBytes::new(bytes)
+}
+
+/// It was once overwritten, and when the guest took its breakpoint away, it put the first byte of our jump over an instruction of its own.
+#[test]
+fn a_kprobe_on_a_jump_of_a_dead_tracer_keeps_what_it_leads_to() {
+    let (mut engine, mut target, session) = attached(4);
+    let text = digest(&engine, &target);
+    change(&mut engine, &mut target, session, 0..4).unwrap();
+    let at = engine.image().sites[2].address;
+    let jump = text_at(&target, at);
+    let covered = jump.starting_with(0xcc);
+    target.write(at, covered.as_slice()).unwrap();
+    let region = target.region();
+    let restore = |target: &mut MockTarget| {
+        crate::engine::restore(target, region, None, Leaving::LastTry).unwrap()
+    };
+    let restored = restore(&mut target);
+    let left = (
+        restored.places,
+        restored.others,
+        restored.inside.breakpoints,
+    );
+    assert_eq!(left, (3, 0, 1));
+    assert!(!restored.inside.is_nobody(), "{}", restored.inside);
+    assert_eq!(text_at(&target, at), covered);
+    // It is taken away, and what stood there stands there again.
+    target.write(at, jump.as_slice()).unwrap();
+    let restored = restore(&mut target);
+    assert!(
+        restored.inside.is_nobody() && restored.places == 1,
+        "{restored:?}"
+    );
+    assert_eq!(digest(&engine, &target), text);
+}
+
+/// All of its text was once taken for somebody else's then, and the jumps led to nowhere.
+#[test]
+fn a_guest_whose_kernel_is_not_in_sight_is_left_as_it_is() {
+    let (mut engine, mut target, session) = attached(4);
+    let text = digest(&engine, &target);
+    change(&mut engine, &mut target, session, 0..4).unwrap();
+    let region = target.region();
+    let start = crate::window::left::Told::read(&target, region);
+    let start = start.unwrap().unwrap().text;
+    let mut hidden = target.clone();
+    let sites = engine.image().sites.iter().map(|site| site.address);
+    hidden.faults.unreadable = sites.chain([start]).collect();
+    let before = hidden.own_memory();
+    let refused = crate::engine::restore(&mut hidden, region, None, Leaving::LastTry);
+    assert_eq!(refused, Err(crate::RestoreError::NotShown { text: start }));
+    assert_eq!(hidden.own_memory(), before);
+    hidden.faults = Faults::default();
+    let restored = crate::engine::restore(&mut hidden, region, None, Leaving::LastTry);
+    let restored = restored.unwrap();
+    assert!(
+        restored.inside.is_nobody() && restored.places == 4,
+        "{restored:?}"
+    );
+    assert_eq!(digest(&engine, &hidden), text);
+}

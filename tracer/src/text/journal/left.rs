@@ -18,12 +18,20 @@ use crate::target::{PhysicalMemory, WindowMemory};
 const PLACE_MAX: usize = 20;
 
 impl Entry {
-    /// Whether `found` is what we put there, or what stands there for a moment while we do.
+    /// Whether `found` is what we put there. Nobody who leaves a guest behind writes a breakpoint of his own: a guest in which text is
+    /// changed by breakpoints ends with its tracer.
     #[must_use]
     pub fn is_ours(&self, found: SiteBytes) -> bool {
-        let all = [self.original, self.ours, self.before];
-        let in_between = all.map(|bytes| bytes.starting_with(INT3));
-        [self.ours, self.before].contains(&found) || in_between.contains(&found)
+        [self.ours, self.before].contains(&found)
+    }
+
+    /// Whether `found` is what we put there with a breakpoint of the guest's own over it (a kprobe), which keeps our byte below it.
+    #[must_use]
+    pub fn is_covered(&self, found: SiteBytes) -> bool {
+        let mut ours = [self.ours, self.before]
+            .into_iter()
+            .filter(|bytes| *bytes != self.original);
+        ours.any(|bytes| bytes.starting_with(INT3) == found)
     }
 }
 

@@ -72,15 +72,18 @@ fn what_is_noted_is_read_until_it_is_crossed_out() {
 }
 
 #[test]
-fn what_stands_there_between_two_states_is_ours() {
+fn a_breakpoint_over_what_is_ours_is_the_guests() {
     let entry = Entry {
         before: SiteBytes::new([0xe9, 4, 3, 2, 1]),
         ..entry(0x10)
     };
     let is_ours = |bytes| entry.is_ours(SiteBytes::new(bytes));
     assert!(is_ours([0xe9, 1, 2, 3, 4]) && is_ours([0xe9, 4, 3, 2, 1]));
-    assert!(is_ours([0xcc, 1, 2, 3, 4]) && is_ours([0xcc, 0x1f, 0x44, 0, 0]));
     assert!(!is_ours([0x0f, 0x1f, 0x44, 0, 0]) && !is_ours([0xe8, 1, 2, 3, 4]));
+    let covers = |bytes| entry.is_covered(SiteBytes::new(bytes)) && !is_ours(bytes);
+    assert!(covers([0xcc, 1, 2, 3, 4]) && covers([0xcc, 4, 3, 2, 1]));
+    // Over its own instruction it is no business of ours.
+    assert!(!covers([0xcc, 0x1f, 0x44, 0, 0]) && !covers([0xcc, 1, 2, 3, 5]));
 }
 
 /// The guest can write there.

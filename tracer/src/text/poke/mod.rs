@@ -163,6 +163,20 @@ pub enum PokeError {
         /// Where the guest's own probe is.
         kprobe: Gva,
     },
+    /// The guest has made a probe of its own where a jump of ours stands, and keeps a copy of that: with the jump gone it would go on to
+    /// lead to us, and put its first byte back over what stands there then.
+    #[error(
+        "the guest has made a probe of its own (a kprobe) at {kprobe}, on our jump at {at} in {symbol}: the jump stays until that \
+         probe is removed"
+    )]
+    KprobeOnOurs {
+        /// The function.
+        symbol: Arc<str>,
+        /// Where the jump is.
+        at: Gva,
+        /// Where the guest's own probe is.
+        kprobe: Gva,
+    },
     /// Whether it has is not known.
     #[error("instructions of {symbol} at {at} cannot be displaced: {source}")]
     KprobesUnknown {
