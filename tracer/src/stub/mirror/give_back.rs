@@ -25,8 +25,12 @@ const WORD: usize = 8;
 /// More than a stub and the routines that it calls keep on a stack.
 const KEPT: u64 = 256;
 
-/// The frame of an interrupt there begins no further below.
-const BELOW: usize = 128;
+/// From the beginning of an interrupt's frame to its end, and from there to the stack pointer that it has kept.
+const FRAME: u64 = 40;
+const SKIPPED: u64 = 128;
+
+/// The frame of an interrupt of whom something lies in a page begins no further below that.
+const BELOW: usize = (FRAME + SKIPPED + KEPT) as usize;
 
 /// The rest of a frame that begins with the last word of a page, up to its stack pointer.
 const ACROSS: usize = 3 * WORD;
@@ -108,8 +112,8 @@ fn interrupted(
         [rip, cs, _, rsp] => {
             let place = start.wrapping_add(8 * index);
             let is_selector = cs & 0xffff != 0 && cs & 7 == 0;
-            let above = rsp.wrapping_sub(place.0.wrapping_add(40));
-            (is_stub(rip) && is_selector && above < 128).then_some((place, rsp))
+            let above = rsp.wrapping_sub(place.0.wrapping_add(FRAME));
+            (is_stub(rip) && is_selector && above < SKIPPED).then_some((place, rsp))
         }
         _ => None,
     });
@@ -260,6 +264,18 @@ mod tests {
             let place = Gva(STACK.0.wrapping_add_signed(8 * slot));
             target.read(place, &mut word).unwrap();
             assert_eq!(u64::from_le_bytes(word), IN_STUB, "{slot}");
+        }
+    }
+
+    /// A stack goes on over the end of a page: what a stub keeps lies in another one than where it was interrupted.
+    #[test]
+    fn what_an_interrupted_stub_keeps_in_the_next_page_stays_there() {
+        // The stack pointer is 48 bytes above where the frame begins.
+        for (frame, kept, expected) in [(-25, 1, 0), (-37, 0, 0), (-38, 0, 1), (-25, 13, 1)] {
+            let (mut target, mirror) = stack();
+            put(&mut target, kept, STUBS.start + 0x48);
+            interrupt(&mut target, frame);
+            assert_eq!(given(&mut target, mirror, &[]), expected, "{frame} {kept}");
         }
     }
 
