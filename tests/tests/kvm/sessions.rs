@@ -53,6 +53,30 @@ fn two_sessions_on_the_same_functions_have_each_the_exact_counts() {
     }
 }
 
+/// It became what it was asked to be all the same, and the next start was that of a profile, with nothing in the trace.
+#[test]
+fn a_tracer_that_is_refused_leaves_the_session_as_it_was() {
+    let count = scaled(1000);
+    let mut running = gated("calls", &format!("iterations={count}"))
+        .with(DISCARD)
+        .output()
+        .start();
+    running.wait_for("workload spin");
+    let mut client = running.client();
+    let refused = client.refused("start", json!({"tracer": "profile"}));
+    assert!(refused.contains("records"), "{refused}");
+    client.call("start", json!({"notrace": ["spin_*"]}));
+    let status = client.status();
+    assert_eq!(
+        session(&status, "default")["tracer"],
+        "function",
+        "{status}"
+    );
+    running.type_text("q");
+    let (ended, trace) = running.end();
+    assert_exact(&trace, &without_gate(ended.good().printed()));
+}
+
 /// With the clock page counts are exact, times never run back, and what the page's thread missed is
 /// told.
 #[test]

@@ -185,11 +185,6 @@ impl Evaluator<'_> {
         left: &Node,
         right: &Node,
     ) -> Result<Typed, ProbeError> {
-        if matches!(sign, "+" | "-")
-            && let Some(pointer) = self.moved(sign, left, right)?
-        {
-            return Ok(pointer);
-        }
         if matches!(sign, "&&" | "||") {
             let (left, right) = (self.is_true(left)?, self.is_true(right)?);
             let operator = match sign {
@@ -201,7 +196,13 @@ impl Evaluator<'_> {
                 Width::INT,
             ));
         }
-        let ((left, left_width), (right, right_width)) = self.both(left, right)?;
+        let (left, right) = (self.side(left), self.side(right));
+        if matches!(sign, "+" | "-")
+            && let Some(pointer) = self.moved(sign, &left, &right)?
+        {
+            return Ok(pointer);
+        }
+        let ((left, left_width), (right, right_width)) = self.both(&left, &right)?;
         let width = match sign {
             "<<" | ">>" => left_width,
             _ => left_width.common(right_width),
@@ -228,33 +229,41 @@ impl Evaluator<'_> {
         })
     }
 
+    /// One of two sides, worked out once: it can have as many operators as the whole.
+    fn side<'n>(&self, node: &'n Node) -> Side<'n> {
+        Side {
+            node,
+            value: self.evaluate(node),
+        }
+    }
+
     /// Two numbers, one of which may be the name of a value of the other's type.
     #[expect(clippy::type_complexity, reason = "two numbers, each with its width")]
     fn both(
         &self,
-        left: &Node,
-        right: &Node,
+        left: &Side<'_>,
+        right: &Side<'_>,
     ) -> Result<((Expression, Width), (Expression, Width)), ProbeError> {
-        let by_name = |of: &Node, name: &Node| {
-            let What::Name(name) = &name.what else {
+        let by_name = |of: &Side<'_>, name: &Side<'_>| {
+            let What::Name(name) = &name.node.what else {
                 return None;
             };
-            let value = self.enumerator(of, name)?;
+            let value = self.enumerator(of.value.as_ref().ok()?, name)?;
             Some((Expression::Constant(value.cast_unsigned()), Width::I64))
         };
+        let number = |side: &Side<'_>| self.value(side.value()?, &side.node.text);
         if let Some(right) = by_name(left, right) {
-            return Ok((self.number(left)?, right));
+            return Ok((number(left)?, right));
         }
         if let Some(left) = by_name(right, left) {
-            return Ok((left, self.number(right)?));
+            return Ok((left, number(right)?));
         }
-        Ok((self.number(left)?, self.number(right)?))
+        Ok((number(left)?, number(right)?))
     }
 
-    /// What `name` is worth in the type of an expression.
-    fn enumerator(&self, of: &Node, name: &str) -> Option<i64> {
-        let of = self.evaluate(of).ok()?;
-        let names = match self.shape(&of).ok()?? {
+    /// What `name` is worth in the type of a value.
+    fn enumerator(&self, of: &Typed, name: &str) -> Option<i64> {
+        let names = match self.shape(of).ok()?? {
             Shape::Number { names, .. } => names?,
             Shape::Structure(structure) => structure.variant?.1,
             _ => return None,
@@ -272,24 +281,30 @@ impl Evaluator<'_> {
     }
 
     /// A pointer, moved by a number of what it points to.
-    fn moved(&self, sign: &str, left: &Node, right: &Node) -> Result<Option<Typed>, ProbeError> {
-        let (Ok(first), Ok(second)) = (self.evaluate(left), self.evaluate(right)) else {
+    fn moved(
+        &self,
+        sign: &str,
+        left: &Side<'_>,
+        right: &Side<'_>,
+    ) -> Result<Option<Typed>, ProbeError> {
+        let (Ok(first), Ok(second)) = (&left.value, &right.value) else {
             return Ok(None);
         };
-        let (pointer, by, text) = match (self.pointed(&first)?, self.pointed(&second)?) {
-            (Some(_), None) => (first, right, &left.text),
-            (None, Some(_)) if sign == "+" => (second, left, &right.text),
+        let (left, right) = (&left.node.text, &right.node.text);
+        let (pointer, text, by, by_text) = match (self.pointed(first)?, self.pointed(second)?) {
+            (Some(_), None) => (first, left, second, right),
+            (None, Some(_)) if sign == "+" => (second, right, first, left),
             _ => return Ok(None),
         };
-        let to = self.pointed(&pointer)?.unwrap_or(Kind::Untyped);
+        let to = self.pointed(pointer)?.unwrap_or(Kind::Untyped);
         let size = self.size(&to, text)?.max(1);
-        let (by, _) = self.number(by)?;
+        let (by, _) = self.value(by, by_text)?;
         let by = match (size, by) {
             (1, by) => by,
             (size, Expression::Constant(by)) => Expression::Constant(by.wrapping_mul(size)),
             (size, by) => Expression::apply(Operator::Multiply, by, Expression::Constant(size)),
         };
-        let (address, _) = self.value(&pointer, text)?;
+        let (address, _) = self.value(pointer, text)?;
         let operator = match sign {
             "+" => Operator::Add,
             _ => Operator::Subtract,
@@ -372,6 +387,18 @@ impl Evaluator<'_> {
             what: "types".to_owned(),
         })?;
         Ok(debug.shape(id)?)
+    }
+}
+
+/// One side of an operator, and what it is.
+struct Side<'n> {
+    node: &'n Node,
+    value: Result<Typed, ProbeError>,
+}
+
+impl Side<'_> {
+    fn value(&self) -> Result<&Typed, ProbeError> {
+        self.value.as_ref().map_err(Clone::clone)
     }
 }
 

@@ -163,6 +163,25 @@ fn operators_bind_as_in_c() {
     assert_eq!(number("%rdi%%rsi"), apply(Operator::Remainder, a(), b()));
 }
 
+/// Each side of each operator was once worked out again for the operator around it: of 40, for hours.
+#[test]
+fn many_operators_are_worked_out_one_by_one() {
+    for (sign, operand) in [
+        ("+", "1"),
+        ("-", "%di"),
+        ("|", "jiffies"),
+        ("*", "jiffies"),
+        ("<<", "1"),
+    ] {
+        let all = vec![operand; 60].join(sign);
+        assert!(resolved(&format!("vfs_open {all}")).is_ok(), "{all}");
+        assert!(
+            resolved(&format!("vfs_open if ({all}) == {all}")).is_ok(),
+            "{all}"
+        );
+    }
+}
+
 #[test]
 fn conditions_are_conditions() {
     let condition = |text: &str| one(&format!("vfs_open {text}")).capture.condition.unwrap();

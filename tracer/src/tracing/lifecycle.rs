@@ -94,10 +94,18 @@ impl Tracing {
         let on = &mut self.attachment;
         let index = on.sessions.find(name)?;
         let filter = Filter::new(&globs.filter, &globs.notrace)?;
+        let before = on.sessions.at(index)?.tracer;
         if let Some(tracer) = tracer {
             on.sessions.at(index)?.set_tracer(tracer, &on.shared)?;
         }
-        self.begin(guest, index, filter)
+        let begun = self.begin(guest, index, filter);
+        let on = &mut self.attachment;
+        let session = on.sessions.at(index)?;
+        // With rings it stays what it has become.
+        if begun.is_err() && session.live.is_none() {
+            session.set_tracer(before, &on.shared)?;
+        }
+        begun
     }
 
     /// Has a session trace from now on what `filter` selects.

@@ -105,6 +105,9 @@ fn check(options: &AttachOptions) -> Result<(), Failure> {
     }
     options.traced.check_method()?;
     options.traced.session.check_dumps()?;
+    if options.follow {
+        options.check_later().map_err(TracingError::from)?;
+    }
     // Before the guest is held for what cannot be.
     if options.traced.session.mode == Mode::Lossless {
         return Err(TracingError::from(NotLossless::Foreign).into());
@@ -194,8 +197,8 @@ fn begin(
     let limit = limit(end)?;
     let bell = Bell::new().map_err(Failure::bad_input)?;
     let starters = Starters::of_one("commands")?;
-    let triggers = &options.traced.session.trigger;
-    let triggers = Triggers::begin(triggers, (bell, starters), &mut tracing)?;
+    let triggers = options.triggers(kernel_number);
+    let triggers = Triggers::begin(&triggers, (bell, starters), &mut tracing)?;
     let places = Places {
         outputs,
         scratch: std::env::temp_dir(),

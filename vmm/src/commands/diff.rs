@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use trace::graph::excerpt::Excerpt;
-use trace::report::ReportError;
 use trace::report::condition::Condition;
 use trace::report::diff::{Comparison, compare};
 
@@ -34,14 +33,9 @@ pub fn diff(
         notation: table.notation(),
         rows: table.into(),
     };
-    let compared = match compare(before, after, &comparison, page) {
-        Ok(compared) => compared,
-        Err(ReportError::Output(error)) => {
-            stdout::taken(error)?;
-            return Ok(ExitStatus::Success);
-        }
-        Err(error) => return Err(error.into()),
-    };
+    let compared = compare(before, after, &comparison, page)?;
+    // Who has seen enough of the table is told all the same what holds.
+    compared.printed.or_else(stdout::taken)?;
     for note in compared.notes {
         log::warn!("{note}");
     }

@@ -39,6 +39,7 @@ pub fn follow(
 ) -> Result<Followed, Failure> {
     let failed = |error| Failure::bad_input(format!("the guest cannot be waited for: {error}"));
     let events = listen(process, signals).map_err(failed)?;
+    let mut said = String::new();
     loop {
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
         if left == Some(Duration::ZERO) {
@@ -52,8 +53,18 @@ pub fn follow(
         }
         match begin() {
             Ok(events) => return Ok(Followed::Begun(Box::new(events))),
-            Err(failure) => log::debug!("not yet: {}", failure.message),
+            Err(failure) => say(&failure.message, &mut said),
         }
+    }
+}
+
+/// Says why not yet, if that is not what was `said` last: what will never be otherwise is said once, as is what takes its time. Numbers
+/// in it are no news: there are times and addresses.
+fn say(why: &str, said: &mut String) {
+    let kind: String = why.chars().filter(|one| !one.is_ascii_hexdigit()).collect();
+    if kind != *said {
+        log::warn!("not yet: {why}");
+        *said = kind;
     }
 }
 

@@ -269,7 +269,12 @@ impl<'a> Keeper<'a> {
         while !self.shared.ends.load(Ordering::Acquire) {
             if !self.shared.spins.load(Ordering::Acquire) {
                 std::thread::sleep(IDLE);
-                self.beat(host_tsc());
+                let now = host_tsc();
+                // Somebody has begun to look at it meanwhile.
+                if self.shared.spins.load(Ordering::Acquire) {
+                    self.note_stall(now);
+                }
+                self.beat(now);
                 continue;
             }
             let now = self.wait();
@@ -360,6 +365,14 @@ mod tests {
         vcpus: Vec<CpuTime>,
         cpu: Option<usize>,
     ) -> Result<(ClockThread, Memory, Gpa), ClockPageError> {
+        started_with(vcpus, cpu, Arc::default())
+    }
+
+    fn started_with(
+        vcpus: Vec<CpuTime>,
+        cpu: Option<usize>,
+        beats: Arc<Beats>,
+    ) -> Result<(ClockThread, Memory, Gpa), ClockPageError> {
         let memory = Ram::create(8, 2 << 20).unwrap().memory().clone();
         let at = memory.window().start;
         let clock = RunClock::new(host_tsc(), 2_000_000);
@@ -367,7 +380,7 @@ mod tests {
             period_ns: 100,
             cpu,
         };
-        let page = ClockThread::start(&memory, at, clock, beat, vcpus, Arc::default(), false)?;
+        let page = ClockThread::start(&memory, at, clock, beat, vcpus, beats, false)?;
         Ok((page, memory, at))
     }
 
@@ -392,6 +405,34 @@ mod tests {
         let (ended, beats) = (word(&memory, at, COUNTER), word(&memory, at, BEATS));
         assert!(beats > 1);
         assert_eq!(word(&memory, at, COUNTER), ended, "nobody writes any more");
+    }
+
+    /// Nobody looked at it, so it was kept from growing old only: who begins to, before the next beat, sees that of before.
+    #[test]
+    fn who_comes_while_the_page_rests_is_told_of_that() {
+        let beats = Arc::new(Beats::default());
+        let (page, ..) = started_with(vec![CpuTime::own()], None, Arc::clone(&beats)).unwrap();
+        let next_beat = || {
+            let before = beats.last();
+            while beats.last() == before {
+                std::hint::spin_loop();
+            }
+        };
+        // It may have been busy until it was asked to rest, or not rest yet when it is asked again.
+        for _ in 0..1000 {
+            page.spin(false);
+            next_beat();
+            next_beat();
+            let (before, _) = beats.stalls();
+            let begun = beats.last();
+            page.spin(true);
+            next_beat();
+            let (told, _) = beats.since(before);
+            if told.iter().any(|stall| stall.begin >= begun) {
+                return;
+            }
+        }
+        panic!("it was never told");
     }
 
     #[test]

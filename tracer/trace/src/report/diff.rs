@@ -5,7 +5,7 @@
 //! tells: two runs of the same show it.
 
 use std::collections::BTreeMap;
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
@@ -44,8 +44,10 @@ pub struct Comparison {
 }
 
 /// What came of it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Compared {
+    /// Whether the table could be printed.
+    pub printed: io::Result<()>,
     /// Remarks for the user, one line each.
     pub notes: Vec<String>,
     /// What the traces should have and have not.
@@ -175,11 +177,14 @@ pub fn compare(
         period_ns: a.period_ns.max(b.period_ns),
         ..Times::default()
     };
-    let notes = answer
-        .write(comparison.notation, times, &mut out)
-        .and_then(|notes| out.flush().map(|()| notes))
-        .map_err(ReportError::Output)?;
+    let printed = answer.write(comparison.notation, times, &mut out);
+    let printed = printed.and_then(|notes| out.flush().map(|()| notes));
+    let (notes, printed) = match printed {
+        Ok(notes) => (notes, Ok(())),
+        Err(error) => (Vec::new(), Err(error)),
+    };
     Ok(Compared {
+        printed,
         notes: [notes, a.notes, b.notes].concat(),
         missing: a.missing.into_iter().chain(b.missing).collect(),
         failed,

@@ -240,6 +240,39 @@ fn of_a_trace_of_entries_calls_alone_are_compared() {
     assert!(matches!(refused, ReportError::NotAGraph(_)), "{refused}");
 }
 
+/// Whoever looks at the beginning only (`| head`) is told what holds all the same.
+#[test]
+fn a_condition_holds_also_where_nobody_reads_the_table() {
+    struct Closed(usize);
+
+    impl Write for Closed {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 = self
+                .0
+                .checked_sub(bytes.len())
+                .ok_or(io::ErrorKind::BrokenPipe)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let root = tempfile::tempdir().unwrap();
+    let a = trace(&root, "a", &[(1, 1_000)], GRAPH);
+    let b = trace(&root, "b", &[(1, 9_000)], GRAPH);
+    let comparison = Comparison {
+        conditions: vec!["avg > 1us".parse().unwrap()],
+        ..Comparison::default()
+    };
+    let (whole, _) = compared(&a, &b, &comparison);
+    assert!(whole.printed.is_ok() && !whole.failed.is_empty());
+    let cut = compare(&a, &b, &comparison, Closed(10)).unwrap();
+    assert_eq!(cut.printed.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    assert_eq!(cut.failed, whole.failed);
+}
+
 #[test]
 fn of_a_trace_without_times_none_are_compared() {
     let root = tempfile::tempdir().unwrap();
