@@ -11,6 +11,9 @@ use crate::current_task::CurrentTask;
 use crate::introspection::Introspection;
 use crate::target::{MemoryError, TargetMemory};
 
+/// No kernel is built for more processors.
+pub(crate) const PROCESSORS_MAX: u32 = 8192;
+
 /// Ranges of an address space that a guest never uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spare {

@@ -25,13 +25,17 @@ fn now() -> Duration {
 /// fences a processor reads it out of turn (Intel SDM 2B and AMD APM 3, RDTSC): a look at a ring would be dated before what it saw.
 #[must_use]
 pub fn host_tsc() -> u64 {
-    // SAFETY: both are unprivileged; `rdtsc` has no effect but its result, and `lfence` (SSE2, which x86-64 has) none but the order.
-    unsafe {
-        _mm_lfence();
-        let now = _rdtsc();
-        _mm_lfence();
-        now
-    }
+    fence();
+    // SAFETY: `rdtsc` is unprivileged and has no effect but its result.
+    let now = unsafe { _rdtsc() };
+    fence();
+    now
+}
+
+/// What comes after it does not begin before what comes before it is over.
+fn fence() {
+    // SAFETY: `lfence` is unprivileged, of SSE2, which every x86-64 has, and has no effect but the order.
+    unsafe { _mm_lfence() };
 }
 
 /// Whether ring 3 of a guest on this host sees the offset that KVM reports: where ring 3 runs without hardware

@@ -96,8 +96,8 @@ fn timer(first: Duration, period: Option<Duration>) -> std::io::Result<TimerFd> 
     Ok(timer)
 }
 
-/// When to look whether the guest has panicked, which modules it has, what its clocks say, and whether
-/// our window is where it was.
+/// When to look whether the guest has panicked, which modules it has, what its clocks say, whether
+/// our window is where it was, and whose the terminal is.
 #[derive(Debug)]
 pub struct Watch(TimerFd);
 
@@ -188,10 +188,23 @@ impl<P: Provider> EventLoop<P> {
                 self.run.guest().console_input(bytes);
             }
             ConsoleInput::Nothing => {}
+            ConsoleInput::Elsewhere => {
+                let _ = ops.remove(Events::empty(stdin));
+            }
             ConsoleInput::End => {
                 let _ = ops.remove(Events::empty(stdin));
                 self.stdin = None;
             }
+        }
+    }
+
+    /// A terminal that was another process group's is listened to again once it is ours.
+    fn look_at_terminal(&mut self, ops: &mut EventOps<'_>) {
+        if let Some(stdin) = &mut self.stdin
+            && stdin.has_come_back()
+        {
+            // It was listened to before.
+            let _ = ops.add(Events::with_data(stdin, STDIN, EventSet::IN));
         }
     }
 
@@ -275,6 +288,7 @@ impl<P: Provider> EventLoop<P> {
                 self.run.look_at_window();
                 self.run.look_at_triggers();
                 self.run.guest().nudge_for_clocks();
+                self.look_at_terminal(ops);
             }
             NEWS => {
                 self.run.news().heard();

@@ -221,7 +221,7 @@ impl Memory {
             ram_bytes,
             window,
         };
-        memory.leave_out_of_core_dumps();
+        memory.keep_to_ourselves();
         Ok(memory)
     }
 
@@ -347,10 +347,11 @@ impl Memory {
         self.advise(at, bytes, &[libc::MADV_HUGEPAGE, libc::MADV_POPULATE_WRITE]);
     }
 
-    /// Has the host leave all of it out of core dumps.
-    fn leave_out_of_core_dumps(&self) {
+    /// Has the host leave all of it out of core dumps, and out of processes that we start: between fork and exec they would share
+    /// it, and each page that the guest writes then would be copied.
+    fn keep_to_ourselves(&self) {
         for (start, bytes, _) in self.regions() {
-            self.advise(start, bytes, &[libc::MADV_DONTDUMP]);
+            self.advise(start, bytes, &[libc::MADV_DONTDUMP, libc::MADV_DONTFORK]);
         }
     }
 
@@ -471,6 +472,30 @@ mod tests {
 
     fn small() -> Ram {
         Ram::create(16, layout::MIB).unwrap()
+    }
+
+    /// The range of a mapping, of the line that its entry in `smaps` begins with.
+    fn mapped(line: &str) -> Option<std::ops::Range<u64>> {
+        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+        let address = |text| u64::from_str_radix(text, 16).ok();
+        Some(address(start)?..address(end)?)
+    }
+
+    #[test]
+    fn no_core_and_no_process_that_is_started_has_any_of_it() {
+        let ram = small();
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        for (_, _, host) in ram.memory().regions() {
+            let is_there = |line: &&str| mapped(line).is_some_and(|range| range.contains(&host));
+            let mut lines = maps.lines().skip_while(|line| !is_there(line));
+            let flags = lines.find_map(|line| line.strip_prefix("VmFlags:"));
+            let flags: Vec<_> = flags.unwrap().split_whitespace().collect();
+            // As the kernel writes them: not copied, not dumped.
+            assert!(
+                ["dc", "dd"].iter().all(|flag| flags.contains(flag)),
+                "{flags:?}"
+            );
+        }
     }
 
     /// Who has a clone can write the window, and nothing else.

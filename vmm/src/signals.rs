@@ -4,26 +4,38 @@
 //! A thread of its own takes the signals. The first is passed on to the loop. With the second one the user says that
 //! this takes too long, whatever the main thread does: the terminal is put back and the process ends by that signal. What
 //! it had begun to write stays as it is. Ctrl-Z stops the process after the terminal was put back.
+//!
+//! What whoever started us wants of signals holds: a hangup that is ignored (`nohup`) ends nothing, and one that is blocked
+//! comes all the same, but programs that we start are given that as we were ([`as_inherited`]).
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
-use std::sync::Arc;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
-use vmm_sys_util::signal::{block_signal, create_sigset, unblock_signal};
+use vmm_sys_util::signal::{
+    self, block_signal, create_sigset, get_blocked_signals, unblock_signal,
+};
 
 use crate::confine::{self, Role};
 use crate::terminal;
 
-/// The signals that end a run.
-const WANTED: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+/// The signals that end a run, also where they are ignored: a shell's script starts what it puts into the background so.
+const WANTED: [libc::c_int; 2] = [libc::SIGINT, libc::SIGTERM];
+/// The one that does so unless it is ignored: that is what `nohup` is for.
+const HANGUP: libc::c_int = libc::SIGHUP;
 /// Those that stop and continue it.
 const STOPPING: [libc::c_int; 2] = [libc::SIGTSTP, libc::SIGCONT];
 /// `timeout` and others send a signal twice, to the process and to its group: what comes again from the same sender
 /// within this time is the same word. A terminal is nobody's process, so Ctrl-C counts each time.
 const ECHO: Duration = Duration::from_millis(300);
+
+/// What was blocked before any of it was taken.
+static INHERITED: OnceLock<libc::sigset_t> = OnceLock::new();
 
 /// The signals, readable: once one has come, for ever.
 #[derive(Debug, Clone)]
@@ -37,11 +49,15 @@ impl Signals {
     /// # Errors
     /// When the system refuses.
     pub fn take_over() -> io::Result<Self> {
-        let kept = [libc::SIGXFSZ, libc::SIGCHLD];
-        for signal in WANTED.into_iter().chain(STOPPING).chain(kept) {
-            block_signal(signal).map_err(|error| io::Error::other(format!("{error:?}")))?;
+        let taken = taken(is_ignored(HANGUP));
+        // A second time they are blocked already.
+        let blocked = get_blocked_signals().map_err(refused)?;
+        let blocked = create_sigset(&blocked);
+        let _ = INHERITED.set(blocked.map_err(io::Error::from)?);
+        for signal in taken.iter().copied().chain([libc::SIGXFSZ, libc::SIGCHLD]) {
+            block(signal)?;
         }
-        let arrivals = arrivals()?;
+        let arrivals = arrivals(&taken)?;
         let told = Arc::new(EventFd::new(EFD_NONBLOCK)?);
         let tell = Arc::clone(&told);
         std::thread::Builder::new()
@@ -65,11 +81,66 @@ impl AsRawFd for Signals {
     }
 }
 
-/// A file whose reads wait for the next signal.
-fn arrivals() -> io::Result<File> {
-    let wanted = [&WANTED[..], &STOPPING].concat();
-    let set =
-        create_sigset(&wanted).map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
+/// From now on this signal waits in this thread, and in all that it creates afterwards. That whoever started us has blocked it
+/// already is as good.
+///
+/// # Errors
+/// When the system refuses.
+pub fn block(signal: libc::c_int) -> io::Result<()> {
+    match block_signal(signal) {
+        Ok(()) | Err(signal::Error::SignalAlreadyBlocked(_)) => Ok(()),
+        Err(error) => Err(refused(error)),
+    }
+}
+
+fn refused(error: signal::Error) -> io::Error {
+    io::Error::other(error.to_string())
+}
+
+/// The program that this starts has blocked what was blocked when this process was started, and not what we have blocked since:
+/// nobody there takes that, so that no signal would end it.
+pub fn as_inherited(command: &mut Command) {
+    let Some(inherited) = INHERITED.get().copied() else {
+        return;
+    };
+    let restore = move || {
+        // SAFETY: the set is initialised, and no other one is asked for.
+        let failed = unsafe {
+            libc::pthread_sigmask(
+                libc::SIG_SETMASK,
+                &raw const inherited,
+                std::ptr::null_mut(),
+            )
+        };
+        match failed {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    };
+    // SAFETY: between fork and exec this makes one system call, and takes neither a lock nor memory.
+    unsafe { command.pre_exec(restore) };
+}
+
+/// The signals that the thread takes.
+fn taken(hangup_is_ignored: bool) -> Vec<libc::c_int> {
+    let hangup = (!hangup_is_ignored).then_some(HANGUP);
+    WANTED.into_iter().chain(hangup).chain(STOPPING).collect()
+}
+
+/// Whether nothing happens when this signal comes.
+fn is_ignored(signal: libc::c_int) -> bool {
+    let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: the call changes nothing, and `action` has room for what it writes.
+    if unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: the call has succeeded, so it has filled the structure.
+    unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
+}
+
+/// A file whose reads wait for the next of these signals.
+fn arrivals(taken: &[libc::c_int]) -> io::Result<File> {
+    let set = create_sigset(taken).map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
     // SAFETY: `set` is an initialised signal set; the call creates a new descriptor.
     let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC) };
     if fd < 0 {
@@ -112,9 +183,10 @@ fn attend(mut arrivals: File, tell: &EventFd) {
 fn stops_or_continues(signal: u32) -> bool {
     match libc::c_int::try_from(signal) {
         Ok(libc::SIGTSTP) => {
-            terminal::lend();
-            // SAFETY: the call sends a signal to this process, which stops it until it is continued.
-            unsafe { libc::raise(libc::SIGSTOP) };
+            terminal::lend(|| {
+                // SAFETY: the call sends a signal to this process, which stops it until it is continued.
+                unsafe { libc::raise(libc::SIGSTOP) };
+            });
             true
         }
         Ok(libc::SIGCONT) => {
@@ -147,7 +219,7 @@ impl Arrival {
 fn end_now(signal: u32) {
     terminal::put_back();
     let signal = libc::c_int::try_from(signal).unwrap_or(libc::SIGTERM);
-    // It may be ignored: a shell's script starts what it puts into the background so.
+    // It may be ignored ([`WANTED`]).
     // SAFETY: the call installs no code of ours.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
     let _ = unblock_signal(signal);
@@ -158,6 +230,39 @@ fn end_now(signal: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hangup_that_is_ignored_is_not_taken_and_any_other_signal_is() {
+        assert_eq!(taken(false), [&WANTED[..], &[HANGUP], &STOPPING].concat());
+        assert_eq!(taken(true), [WANTED, STOPPING].concat());
+        // Rust's start has done so; nobody can do so.
+        assert!(is_ignored(libc::SIGPIPE) && !is_ignored(libc::SIGKILL));
+    }
+
+    /// Nothing ran below a supervisor that had blocked one of them; and what a trigger started could be ended by none.
+    #[test]
+    fn signals_that_are_blocked_already_are_taken_and_what_is_started_is_as_we_were() {
+        let blocked = || get_blocked_signals().unwrap();
+        std::thread::spawn(move || {
+            block(libc::SIGTERM).unwrap();
+            let before = blocked();
+            let _signals = Signals::take_over().unwrap();
+            let missing = |signal: &libc::c_int| !blocked().contains(signal);
+            let kept = [libc::SIGXFSZ, libc::SIGCHLD];
+            let expected = taken(is_ignored(HANGUP)).into_iter().chain(kept);
+            assert_eq!(expected.filter(missing).collect::<Vec<_>>(), [0; 0]);
+            let mut shows = Command::new("grep");
+            shows.args(["SigBlk", "/proc/self/status"]);
+            as_inherited(&mut shows);
+            let shown = String::from_utf8(shows.output().unwrap().stdout).unwrap();
+            let mask = shown.trim_start_matches("SigBlk:").trim();
+            let mask = u64::from_str_radix(mask, 16).unwrap();
+            let theirs = (1..=64).filter(|signal| mask & 1 << (signal - 1) != 0);
+            assert_eq!(theirs.collect::<Vec<libc::c_int>>(), before);
+        })
+        .join()
+        .unwrap();
+    }
 
     #[test]
     fn the_same_sender_says_it_twice_and_a_terminal_means_it() {

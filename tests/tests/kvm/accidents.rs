@@ -1,8 +1,11 @@
 //! Ends that nobody wished for: each has its status and one line, and the trace is finished.
 
+use std::fs::File;
+use std::process::Stdio;
+
 use serde_json::Value;
 use tests::elf::{Kernels, bare};
-use tests::{Client, Ended, Guest, Trace, counts_of, limited, until, vmm_says};
+use tests::{Client, Ended, Guest, Trace, counts_of, guest, limited, until, vmm, vmm_says};
 
 fn runs(code: &[u8], limit: &str) -> Ended {
     let folder = Kernels::new();
@@ -35,6 +38,26 @@ fn a_guest_that_never_ends_meets_its_limit() {
             .refused(103)
             .contains("--timeout")
     );
+}
+
+/// Of a guest that had not ended well nothing said so.
+#[test]
+fn console_output_that_is_lost_is_said_beside_what_went_wrong() {
+    let runs = |seconds: &str| {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let mut run = vmm();
+        run.args(["run", "--cmdline", "workload=list,spin", "--timeout"]);
+        run.arg(seconds).arg("--kernel").arg(guest());
+        let ended = run.stdin(Stdio::null()).stdout(full).output();
+        Ended::from(ended.expect("vmm starts"))
+    };
+    let lost = "the guest's console output is lost: stdout: No space";
+    let ended = limited(runs, |ended| ended.stderr.contains(lost));
+    assert_eq!(ended.code, Some(103), "{ended}");
+    for said in [lost, "did not end within"] {
+        assert!(ended.stderr.contains(said), "no '{said}': {ended}");
+    }
+    ended.no_panic();
 }
 
 #[test]

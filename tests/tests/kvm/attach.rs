@@ -100,6 +100,31 @@ fn a_guest_that_is_let_go_has_nothing_of_ours() {
     let _ = other.end().0.good();
 }
 
+/// It stayed so, and the list of who is called kept the window: less was given back than after a tracer that was killed.
+#[test]
+fn what_was_led_elsewhere_by_hand_leads_back() {
+    let mut other = other();
+    let text = digest(&mut other);
+    let before = left_in(&other);
+    let attached = attach(&other, &["--trace", "function", "--filter", "calls_*"]);
+    let mut client = attached.client();
+    client.call("stop", json!({}));
+    assert_eq!(digest(&mut other), text);
+    let both = json!({"events": ["message_sent"], "callbacks": ["sent_count", "sent_sum"]});
+    client.call("events.enable", both);
+    let change = json!({"name": "func1", "target": "func1_second"});
+    client.call("dynfunc.set", json!({"changes": [change]}));
+    assert_ne!(digest(&mut other), text);
+    drop(client);
+    assert_eq!(attached.ctl(&["shutdown"]).code, Some(0));
+    let (ended, _) = attached.end();
+    assert_eq!(ended.code, Some(0), "{ended}");
+    assert_eq!(digest(&mut other), text, "{ended}");
+    assert_eq!(left_in(&other), before, "{ended}");
+    other.type_text("q");
+    let _ = other.end().0.good();
+}
+
 #[test]
 fn a_guest_that_calls_all_the_time_has_its_text_back() {
     let mut other = other();

@@ -1,4 +1,5 @@
-//! What a run goes through that it has no part in: it is stopped for a while, or what it writes to is taken away.
+//! What a run goes through that it has no part in: it is stopped for a while, what it writes to is taken away, or it is started
+//! with signals that somebody wants to be another way.
 
 use std::fs;
 use std::sync::mpsc::channel;
@@ -107,4 +108,38 @@ fn an_output_directory_that_is_removed_is_said_and_in_nobodys_way() {
         let _ = ended.good();
         assert!(trace.join("exotrace.json").exists());
     }
+}
+
+/// A Python script that does this with its signals, and becomes the program that it is given.
+fn becomes_after(this: &str) -> String {
+    format!("import os, signal, sys; {this}; os.execv(sys.argv[1], sys.argv[1:])")
+}
+
+/// `nohup vmm run ... &` ended when its terminal was closed.
+#[test]
+fn a_hangup_that_is_ignored_from_the_start_ends_nothing() {
+    let ignores = becomes_after("signal.signal(signal.SIGHUP, signal.SIG_IGN)");
+    let guest = Guest::new("workload=list,spin").started_by(&ignores);
+    let mut running = guest.start();
+    running.wait_for("workload spin");
+    running.signal("-HUP");
+    running.type_text("q");
+    let _ = running.end().0.good();
+}
+
+/// Nothing ran below a supervisor that had blocked one of those that end a run.
+#[test]
+fn signals_that_are_blocked_from_the_start_come_all_the_same() {
+    let blocks = becomes_after("signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())");
+    let guest = Guest::new("workload=list,spin").vcpus(2);
+    let mut running = guest.started_by(&blocks).start();
+    running.wait_for("workload spin");
+    // A vCPU is called out of the guest by one, too.
+    let mut client = running.client();
+    client.call("pause", json!({}));
+    client.call("resume", json!({}));
+    running.signal("-TERM");
+    let ended = running.end().0;
+    assert_eq!(ended.code, Some(104), "{ended}");
+    ended.no_panic();
 }

@@ -1,8 +1,10 @@
-"""A shell with job control, as far as Ctrl-Z and fg need one: argv is what it runs, on a terminal of its own."""
-import fcntl, os, pty, signal, sys, termios, time
+"""A shell with job control, as far as Ctrl-Z, fg and bg need one: argv is which of the two, and what it runs, on a terminal of its
+own."""
+import fcntl, os, pty, select, signal, subprocess, sys, termios, time
 
 DEADLINE = time.monotonic() + 120
 master, terminal = pty.openpty()
+which, command = sys.argv[1], sys.argv[2:]
 
 
 def echoes():
@@ -15,10 +17,7 @@ def until(what, true):
         time.sleep(0.01)
 
 
-def shell():
-    os.setsid()
-    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
-    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+def start():
     job = os.fork()
     if job == 0:
         os.setpgid(0, 0)
@@ -26,23 +25,71 @@ def shell():
         signal.signal(signal.SIGTTOU, signal.SIG_DFL)
         for fd in range(3):
             os.dup2(terminal, fd)
-        os.execv(sys.argv[1], sys.argv[1:])
+        os.execv(command[0], command)
     printed = b""
     while b"workload spin" not in printed:
         printed += os.read(master, 4096)
     until("character by character", lambda: not echoes())
+    return job
+
+
+def stop(job):
     os.write(master, b"\x1a")
     _, status = os.waitpid(job, os.WUNTRACED)
     assert os.WIFSTOPPED(status), status
     assert echoes(), "stopped, and the terminal is without echo"
     os.tcsetpgrp(terminal, os.getpgrp())
+
+
+def end(job, ended):
+    _, status = os.waitpid(job, os.WUNTRACED)
+    assert os.WIFEXITED(status) and os.WEXITSTATUS(status) == ended, status
+    assert echoes(), "ended, and the terminal is without echo"
+
+
+def fg(job):
+    stop(job)
     os.tcsetpgrp(terminal, job)
     os.killpg(job, signal.SIGCONT)
     until("character by character again", lambda: not echoes())
     os.write(master, b"\x03")
-    _, status = os.waitpid(job, os.WUNTRACED)
-    assert os.WIFEXITED(status) and os.WEXITSTATUS(status) == 104, status
-    assert echoes(), "ended, and the terminal is without echo"
+    end(job, 104)
+
+
+def answers():
+    control = command[command.index("--control") + 1]
+    ctl = [command[0], "ctl", "--control", control, "status"]
+    said = subprocess.run(ctl, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=60)
+    assert said.returncode == 0, said
+
+
+def bg(job):
+    stop(job)
+    os.killpg(job, signal.SIGCONT)
+    os.write(master, b"for the shell\n")
+    # By then whoever waits for it has been woken, and who answers has seen to that.
+    assert select.select([terminal], [], [], 60)[0], "nothing comes"
+    answers()
+    assert os.waitpid(job, os.WUNTRACED | os.WNOHANG) == (0, 0), "stopped by what is typed"
+    assert os.read(terminal, 100) == b"for the shell\n"
+    # A shell says nothing to who runs already.
+    os.tcsetpgrp(terminal, job)
+    until("character by character after a while", lambda: not echoes())
+    os.write(master, b"q")
+    end(job, 0)
+    job = start()
+    stop(job)
+    os.killpg(job, signal.SIGCONT)
+    answers()
+    os.kill(job, signal.SIGTERM)
+    end(job, 104)
+
+
+def shell():
+    os.setsid()
+    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    {"fg": fg, "bg": bg}[which](start())
 
 
 leader = os.fork()

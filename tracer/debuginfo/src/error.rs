@@ -3,6 +3,8 @@
 use terms::addr::Gva;
 use terms::nearest::did_you_mean;
 
+use super::unread::Unread;
+
 /// Why something is not known of a variable, a type or a line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DebugError {
@@ -17,6 +19,14 @@ pub enum DebugError {
     Absent {
         /// What it was needed for.
         what: String,
+    },
+    /// There is some, but it is not read.
+    #[error("there is debug information for {what}, but it is not read: {why}")]
+    Unread {
+        /// What it was needed for.
+        what: String,
+        /// What is in the way.
+        why: Unread,
     },
     /// It makes no sense.
     #[error("the debug information is damaged or of an unknown kind: {0}")]
@@ -89,6 +99,14 @@ pub enum DebugError {
         /// Where it should be.
         at: Gva,
     },
+}
+
+impl DebugError {
+    /// Whether there is none that can be read: what else is known of a kernel may do in its place.
+    #[must_use]
+    pub const fn is_absent(&self) -> bool {
+        matches!(self, Self::Absent { .. } | Self::Unread { .. })
+    }
 }
 
 fn say_known(names: &[String]) -> String {

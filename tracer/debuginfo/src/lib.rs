@@ -8,8 +8,10 @@
 mod abi;
 pub mod btf;
 mod calls;
+mod constant;
 mod error;
 mod frame;
+mod limits;
 mod lines;
 mod location;
 mod named;
@@ -19,8 +21,13 @@ mod sections;
 mod segments;
 pub mod shape;
 mod sources;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 mod types;
 mod units;
+mod unread;
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -33,9 +40,11 @@ pub use shape::{Member, Moment, Shape, Slice, Structure, TypeId, Variable};
 use terms::addr::{Gva, Slide};
 use terms::nearest::nearest;
 use terms::site::SITE_LENGTH;
+pub use unread::Unread;
 
 use self::abi::{Classes, Types};
 use self::btf::functions::{Functions, Prototype};
+use self::limits::{NAMES, Room};
 use self::named::Named;
 use self::scope::Scope;
 use self::sections::Sections;
@@ -48,8 +57,8 @@ pub struct DebugInfo {
     /// Of the file that has DWARF.
     sections: OnceLock<Sections>,
     symbols: Option<Arc<Vec<u8>>>,
-    index: OnceLock<Index>,
-    named: OnceLock<Named>,
+    index: OnceLock<Result<Index, Unread>>,
+    named: OnceLock<Result<Named, DebugError>>,
     btf: OnceLock<Option<Functions>>,
     slide: Slide,
 }
@@ -107,7 +116,7 @@ impl DebugInfo {
     /// [`DebugError::Damaged`].
     pub fn shape(&self, of: TypeId) -> Result<Shape, DebugError> {
         match of {
-            TypeId::Dwarf(at) => self.dwarf("types")?.shape(at),
+            TypeId::Dwarf(at) => self.dwarf("types", |dwarf| dwarf.shape(at)),
             TypeId::Btf(id) => {
                 let functions = self.btf.get().and_then(Option::as_ref);
                 let shape = functions.and_then(|functions| functions.shape(id));
@@ -120,7 +129,7 @@ impl DebugInfo {
     #[must_use]
     pub fn type_name(&self, of: TypeId) -> String {
         let name = match of {
-            TypeId::Dwarf(at) => self.dwarf("types").ok().map(|dwarf| dwarf.type_name(at)),
+            TypeId::Dwarf(at) => self.dwarf("types", |dwarf| Ok(dwarf.type_name(at))).ok(),
             TypeId::Btf(id) => {
                 let functions = self.btf.get().and_then(Option::as_ref);
                 functions.and_then(|functions| functions.type_name(id))
@@ -162,7 +171,8 @@ impl DebugInfo {
     /// # Errors
     /// A [`DebugError`] that says why it is not known.
     pub fn line(&self, file: &str, line: u64) -> Result<Vec<Gva>, DebugError> {
-        let found = self.dwarf(&format!("{file}:{line}"))?.line(file, line)?;
+        let what = format!("{file}:{line}");
+        let found = self.dwarf(&what, |dwarf| dwarf.line(file, line))?;
         Ok(found.iter().map(|at| self.slide.runs(*at)).collect())
     }
 
@@ -179,7 +189,7 @@ impl DebugInfo {
         let linked = |at| self.slide.linked(at).0;
         let functions = functions.map(|one| linked(one.start)..linked(one.end));
         let functions: Vec<Range<u64>> = functions.collect();
-        Ok(self.dwarf(what)?.sources(&functions))
+        self.dwarf(what, |dwarf| Ok(dwarf.sources(&functions)))
     }
 
     /// What the kernel's BTF, which is `section`, says of a function by any of its names.
@@ -217,9 +227,21 @@ impl DebugInfo {
         of_dwarf.or_else(|| self.btf(section)?.variable(name))
     }
 
+    /// Why nothing is known by the names that the kernel's files have in DWARF, if they have such: then what BTF does not
+    /// know may be there all the same.
+    #[must_use]
+    pub fn unread_names(&self) -> Option<&DebugError> {
+        let why = self.all_named().as_ref().err();
+        why.filter(|why| matches!(why, DebugError::Unread { .. }))
+    }
+
     fn named(&self) -> Option<&Named> {
-        let dwarf = self.dwarf("names").ok()?;
-        Some(self.named.get_or_init(|| dwarf.named()))
+        self.all_named().as_ref().ok()
+    }
+
+    fn all_named(&self) -> &Result<Named, DebugError> {
+        let read = || self.dwarf("names", |dwarf| Ok(dwarf.named()));
+        self.named.get_or_init(read)
     }
 
     fn btf(&self, section: Option<&[u8]>) -> Option<&Functions> {
@@ -261,12 +283,13 @@ impl DebugInfo {
         what: &str,
         ask: impl FnOnce(&Scope<'_, '_>) -> Result<T, DebugError>,
     ) -> Result<T, DebugError> {
-        let dwarf = self.dwarf(what)?;
         let moment = moment.map(|at| self.slide.linked(at));
-        match Scope::at(&dwarf, moment, |start| self.begun(start))? {
-            Some(scope) => ask(&scope),
-            None => Err(absent(what)),
-        }
+        self.dwarf(what, |dwarf| {
+            match Scope::at(dwarf, moment, |start| self.begun(start))? {
+                Some(scope) => ask(&scope),
+                None => Err(absent(what)),
+            }
+        })
     }
 
     /// The first instruction of a function after its landing pad and its patch site.
@@ -284,22 +307,55 @@ impl DebugInfo {
         }
     }
 
-    /// The file's DWARF, if it has some.
-    fn dwarf(&self, what: &str) -> Result<Dwarf<'_>, DebugError> {
-        let files = self.sections.get_or_init(|| {
-            let of_symbols = self.symbols.as_ref().map(Sections::read);
-            let with_dwarf = of_symbols.filter(|found| found.has(".debug_info"));
-            with_dwarf.unwrap_or_else(|| Sections::read(&self.kernel))
-        });
+    /// Asks the DWARF of the files, if they have some that can be read.
+    fn dwarf<T>(
+        &self,
+        what: &str,
+        ask: impl FnOnce(&Dwarf<'_>) -> Result<T, DebugError>,
+    ) -> Result<T, DebugError> {
+        let unread = |why: &Unread| DebugError::Unread {
+            what: what.to_owned(),
+            why: why.clone(),
+        };
+        let files = self.sections.get_or_init(|| self.read_sections());
+        if let Some(why) = files.unread() {
+            return Err(unread(why));
+        }
         if !files.has(".debug_info") {
             return Err(absent(what));
         }
-        Ok(Dwarf {
+        let index = self.index.get_or_init(|| Index::read(files));
+        let dwarf = Dwarf {
             sections: units::sections(files),
             files,
-            index: self.index.get_or_init(|| Index::read(files)),
+            index: index.as_ref().map_err(unread)?,
+            names: Room::new(NAMES, files.bytes()),
             slide: self.slide,
-        })
+        };
+        let answer = ask(&dwarf);
+        // What was left out for want of room may be what was asked for.
+        match dwarf.names.is_exceeded() {
+            true => Err(unread(&Unread::Names {
+                limit: dwarf.names.limit(),
+            })),
+            false => answer,
+        }
+    }
+
+    /// The sections of the file that has DWARF; of two that cannot be read, those of the file of symbols.
+    fn read_sections(&self) -> Sections {
+        let of_symbols = self.symbols.as_ref().map(Sections::read);
+        match of_symbols {
+            Some(found) if found.has(".debug_info") => found,
+            of_symbols => {
+                let of_kernel = Sections::read(&self.kernel);
+                let unread = of_symbols.filter(|found| found.unread().is_some());
+                match unread {
+                    Some(unread) if !of_kernel.has(".debug_info") => unread,
+                    _ => of_kernel,
+                }
+            }
+        }
     }
 }
 

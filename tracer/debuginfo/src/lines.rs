@@ -16,6 +16,8 @@ use super::units::{Dwarf, Unit};
 pub(super) const ROWS_MAX: usize = 1 << 24;
 /// Files of one line table, at most.
 const FILES_MAX: u64 = 1 << 16;
+/// Bytes of a path, at most, as on Linux.
+const PATH_MAX: usize = 4096;
 
 /// What was found of one file.
 #[derive(Debug, Default)]
@@ -143,9 +145,14 @@ impl<'a> Dwarf<'a> {
             };
             let path = self.path(unit, header, entry);
             if ends_with(&path, file) {
+                if !self.has_room(path.len()) {
+                    break;
+                }
                 wanted.insert(index, path);
             } else if let Some(name) = path.rsplit('/').next()
                 && names.len() < 1 << 16
+                && !names.contains(name)
+                && self.has_room(name.len())
             {
                 names.insert(name.to_owned());
             }
@@ -153,7 +160,7 @@ impl<'a> Dwarf<'a> {
         wanted
     }
 
-    /// The path of a file of a line table.
+    /// The path of a file of a line table. What is longer than any path is left out of it.
     pub(super) fn path(
         &self,
         unit: &Unit<'a>,
@@ -162,6 +169,7 @@ impl<'a> Dwarf<'a> {
     ) -> String {
         let text = |value| {
             let found = self.sections.attr_string(unit, value).ok();
+            let found = found.filter(|text| text.len() <= PATH_MAX);
             found
                 .map(|text| escaped(&text.to_string_lossy()).into_owned())
                 .unwrap_or_default()

@@ -5,6 +5,7 @@ use terms::expression::Expression;
 use terms::nearest::nearest;
 
 use super::DebugError;
+use super::constant::unsigned;
 use super::location::{Frame, NoPlace};
 use super::place::Place;
 use super::sections::Bytes;
@@ -243,11 +244,8 @@ impl<'u, 'a> Scope<'u, 'a> {
 
     fn place_of(&self, entry: &Entry<'a>, at: u64) -> Result<Place, NoPlace> {
         if let Some(value) = entry.attr_value(dw::DW_AT_const_value) {
-            let constant = match value.sdata_value() {
-                Some(value) => Some(value.cast_unsigned()),
-                None => value.udata_value(),
-            };
-            let constant = constant
+            // Whoever reads it takes as many bits of it as the type has.
+            let constant = unsigned(&value)
                 .ok_or_else(|| NoPlace::Cannot("it is a constant of an odd kind".to_owned()))?;
             return Ok(Place::Value(Expression::Constant(constant)));
         }

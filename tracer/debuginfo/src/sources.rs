@@ -29,13 +29,14 @@ impl Sources<'_> {
         (is_in && known.is_none_or(|(at, _)| address < *at)).then_some(index)
     }
 
-    fn path(&mut self, path: &str) -> Arc<str> {
+    /// The path, kept if there is room for it.
+    fn path(&mut self, path: &str, has_room: impl FnOnce(usize) -> bool) -> Option<Arc<str>> {
         if let Some(known) = self.paths.get(path) {
-            return Arc::clone(known);
+            return Some(Arc::clone(known));
         }
-        let new: Arc<str> = path.into();
+        let new: Arc<str> = has_room(path.len()).then(|| path.into())?;
         self.paths.insert(Arc::clone(&new));
-        new
+        Some(new)
     }
 }
 
@@ -76,7 +77,8 @@ impl Dwarf<'_> {
             };
             let file = known.entry(row.file_index()).or_insert_with(|| {
                 let entry = header.file(row.file_index())?;
-                Some(sources.path(&self.path(unit, header, entry)))
+                let path = self.path(unit, header, entry);
+                sources.path(&path, |bytes| self.has_room(bytes))
             });
             if let (Some(file), Some(found)) = (file, sources.found.get_mut(index)) {
                 *found = Some((row.address(), Arc::clone(file)));

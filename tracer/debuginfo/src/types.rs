@@ -6,6 +6,8 @@ use gimli::{AttributeValue, UnitOffset, constants as dw};
 use terms::field::{Enumeration, FieldType};
 
 use super::DebugError;
+use super::constant::{fitted, signed, unsigned};
+use super::sections::Bytes;
 use super::shape::{Member, Shape, Slice, Structure, TypeId};
 use super::units::{Dwarf, Entry, Unit};
 
@@ -13,6 +15,13 @@ use super::units::{Dwarf, Entry, Unit};
 const DEPTH_MAX: usize = 32;
 /// Members, enumerators, dimensions of one type.
 const CHILDREN_MAX: usize = 1 << 14;
+
+/// What a whole number is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Integer {
+    bytes: u64,
+    signed: bool,
+}
 
 impl<'a> Dwarf<'a> {
     /// The type's entry, without typedefs and qualifiers; `None` is C's `void`.
@@ -57,9 +66,7 @@ impl<'a> Dwarf<'a> {
         };
         Ok(match entry.tag() {
             dw::DW_TAG_base_type => base(&entry, &name(), bytes),
-            dw::DW_TAG_pointer_type
-            | dw::DW_TAG_reference_type
-            | dw::DW_TAG_rvalue_reference_type => Shape::Pointer(to()),
+            tag if is_pointer(tag) => Shape::Pointer(to()),
             dw::DW_TAG_structure_type | dw::DW_TAG_union_type | dw::DW_TAG_class_type => {
                 self.structure(&unit, &entry, name(), bytes)?
             }
@@ -159,7 +166,7 @@ impl<'a> Dwarf<'a> {
                 Some(above) => {
                     let unit_bytes = match number(dw::DW_AT_byte_size) {
                         Some(bytes) => bytes,
-                        None => self.number_bytes(of)?,
+                        None => self.integer(of).map_or(0, |integer| integer.bytes),
                     };
                     let end = start.and_then(|start| start.checked_add(unit_bytes.checked_mul(8)?));
                     end.and_then(|end| end.checked_sub(above)?.checked_sub(bits))
@@ -180,11 +187,38 @@ impl<'a> Dwarf<'a> {
         }))
     }
 
-    fn number_bytes(&self, of: usize) -> Result<u64, DebugError> {
-        Ok(match self.shape(of)? {
-            Shape::Number { kind, .. } => u64::from(kind.bytes()),
-            _ => 0,
+    /// What whole number a type is, if it is one. It is not asked what else it is made of, which may be the type that asks.
+    fn integer(&self, of: usize) -> Option<Integer> {
+        let (unit, offset) = self.plain(of).ok()??;
+        let entry = unit.entry(offset).ok()?;
+        let signed = match entry.tag() {
+            dw::DW_TAG_base_type => is_signed(&entry).unwrap_or_default(),
+            dw::DW_TAG_enumeration_type => self.is_signed(&unit, &entry).unwrap_or_default(),
+            _ => return None,
+        };
+        let bytes = size(&entry);
+        Some(Integer { bytes, signed })
+    }
+
+    /// Whether the numbers of an enumeration have a sign, if it says so itself.
+    fn is_signed(&self, unit: &Unit<'a>, entry: &Entry<'a>) -> Option<bool> {
+        is_signed(entry).or_else(|| {
+            let of = self.reference(unit, entry, dw::DW_AT_type)?;
+            let (unit, offset) = self.plain(of).ok()??;
+            is_signed(&unit.entry(offset).ok()?)
         })
+    }
+
+    /// What a type points to, if it is a pointer.
+    #[expect(
+        clippy::option_option,
+        reason = "no pointer, one to anything, one to something"
+    )]
+    fn pointed(&self, of: usize) -> Option<Option<TypeId>> {
+        let (unit, offset) = self.plain(of).ok()??;
+        let entry = unit.entry(offset).ok()?;
+        let to = self.reference(&unit, &entry, dw::DW_AT_type);
+        is_pointer(entry.tag()).then(|| to.map(TypeId::Dwarf))
     }
 
     /// The variants of a Rust enum: each is a member, and what tells them apart has their names.
@@ -206,13 +240,12 @@ impl<'a> Dwarf<'a> {
                 continue;
             }
             let value = child.attr_value(dw::DW_AT_discr_value);
-            let value = value.and_then(|value| constant(&value));
             for member in self.children(unit, child.offset(), 16)? {
                 let Some(member) = self.member(unit, &member)? else {
                     continue;
                 };
                 if let Some(value) = value {
-                    names.push((value, member.name.as_str().into()));
+                    names.push((value, Arc::from(member.name.as_str())));
                 }
                 structure.members.push(member);
             }
@@ -224,13 +257,30 @@ impl<'a> Dwarf<'a> {
             _ => None,
         };
         if let Some((_, member)) = discriminant {
+            let names = names.into_iter();
+            let names = names.filter_map(|(value, name)| Some((self.told(&member, &value)?, name)));
             let names = Enumeration {
                 name: structure.name.as_str().into(),
-                names,
+                names: names.collect(),
             };
             structure.variant = Some((member, Arc::new(names)));
         }
         Ok(())
+    }
+
+    /// What `member` holds when it says that a value is of the variant with this number.
+    fn told(&self, member: &Member, value: &AttributeValue<Bytes<'a>>) -> Option<i64> {
+        let TypeId::Dwarf(of) = member.of else {
+            return None;
+        };
+        match self.integer(of) {
+            Some(Integer {
+                bytes,
+                signed: true,
+            }) => Some(fitted(signed(value)?, bytes, true)),
+            Some(Integer { bytes, .. }) => Some(fitted(unsigned(value)?, bytes, false)),
+            None => unsigned(value).map(u64::cast_signed),
+        }
     }
 
     /// Rust's references to text and slices are an address and a length.
@@ -246,9 +296,7 @@ impl<'a> Dwarf<'a> {
         let TypeId::Dwarf(pointer) = address.of else {
             return None;
         };
-        let Ok(Shape::Pointer(to)) = self.shape(pointer) else {
-            return None;
-        };
+        let to = self.pointed(pointer)?;
         let is_text = of.name.ends_with("str") || of.name.ends_with("str>");
         Some(Slice {
             address: address.offset / 8,
@@ -293,13 +341,16 @@ impl<'a> Dwarf<'a> {
         bytes: u64,
     ) -> Result<Shape, DebugError> {
         let mut names = Vec::new();
+        let mut has_negative = false;
         for child in self.children(unit, entry.offset(), CHILDREN_MAX)? {
             let value = child.attr_value(dw::DW_AT_const_value);
             if child.tag() == dw::DW_TAG_enumerator
-                && let Some(value) = value.and_then(|value| constant(&value))
+                && let Some(value) = value
+                && let Some(number) = unsigned(&value)
                 && let Some(name) = self.own_name(unit, &child)
             {
-                names.push((value, Arc::from(name)));
+                has_negative |= matches!(value, AttributeValue::Sdata(..0));
+                names.push((number, Arc::from(name)));
             }
         }
         let Some(size) = u8::try_from(bytes)
@@ -311,10 +362,10 @@ impl<'a> Dwarf<'a> {
                 bytes,
             });
         };
-        let unused = 64 - 8 * u32::from(size);
-        let signed = names
-            .iter()
-            .any(|(value, _)| (*value << unused) < 0 && *value < 0);
+        let signed = self.is_signed(unit, entry).unwrap_or(has_negative);
+        let names = names.into_iter();
+        let names = names.map(|(number, name)| (fitted(number, bytes, signed), name));
+        let names = names.collect();
         let names = Arc::new(Enumeration {
             name: match name.as_str() {
                 "" => "enum".into(),
@@ -335,10 +386,22 @@ fn size(entry: &Entry<'_>) -> u64 {
     value.and_then(|value| value.udata_value()).unwrap_or(0)
 }
 
-fn constant(value: &AttributeValue<super::sections::Bytes<'_>>) -> Option<i64> {
-    value
-        .sdata_value()
-        .or_else(|| value.udata_value().map(u64::cast_signed))
+const fn is_pointer(tag: gimli::DwTag) -> bool {
+    matches!(
+        tag,
+        dw::DW_TAG_pointer_type | dw::DW_TAG_reference_type | dw::DW_TAG_rvalue_reference_type
+    )
+}
+
+/// Whether the numbers of a type have a sign, if it says so.
+fn is_signed(entry: &Entry<'_>) -> Option<bool> {
+    match entry.attr_value(dw::DW_AT_encoding)? {
+        AttributeValue::Encoding(encoding) => Some(matches!(
+            encoding,
+            dw::DW_ATE_signed | dw::DW_ATE_signed_char
+        )),
+        _ => None,
+    }
 }
 
 /// A type that is not made of others.
@@ -347,7 +410,7 @@ fn base(entry: &Entry<'_>, name: &str, bytes: u64) -> Shape {
         Some(AttributeValue::Encoding(encoding)) => encoding,
         _ => dw::DW_ATE_unsigned,
     };
-    let signed = matches!(encoding, dw::DW_ATE_signed | dw::DW_ATE_signed_char);
+    let signed = is_signed(entry).unwrap_or_default();
     let shown = match (encoding, bytes) {
         (dw::DW_ATE_boolean, 1) => "bool",
         (dw::DW_ATE_signed_char | dw::DW_ATE_unsigned_char, 1) if name == "char" => "char",

@@ -5,19 +5,21 @@ use std::sync::OnceLock;
 
 use gimli::{DebugInfoOffset, DwTag, UnitOffset, constants as dw};
 
-use terms::addr::Slide;
+use terms::addr::{Gva, Slide};
 
 use super::DebugError;
+use super::limits::{RANGES, Room};
 use super::sections::{Bytes, Sections};
+use super::unread::Unread;
 
 /// Units of one file, at most.
 const UNITS_MAX: usize = 1 << 18;
 /// Entries of one unit that are looked at.
 pub(super) const ENTRIES_MAX: usize = 1 << 23;
-/// Ranges of one unit that are looked at: a function has one or more.
-const UNIT_RANGES_MAX: usize = 1 << 20;
 /// Ranges of one entry that are looked at.
 pub(super) const RANGES_MAX: usize = 1 << 12;
+/// Attributes of the children of one entry: an entry of one byte may have any number.
+const ATTRIBUTES_MAX: usize = 1 << 20;
 
 pub(super) type Unit<'a> = gimli::Unit<Bytes<'a>>;
 pub(super) type Entry<'a> = gimli::DebuggingInformationEntry<Bytes<'a>>;
@@ -26,7 +28,7 @@ pub(super) type Entry<'a> = gimli::DebuggingInformationEntry<Bytes<'a>>;
 #[derive(Debug)]
 struct UnitEntry {
     offset: usize,
-    functions: OnceLock<Vec<FunctionEntry>>,
+    functions: OnceLock<Result<Vec<FunctionEntry>, Unread>>,
 }
 
 /// Code of a function.
@@ -38,20 +40,24 @@ struct FunctionEntry {
 }
 
 /// All units.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Index {
     /// By their offset.
     units: Vec<UnitEntry>,
     /// Start, end and number of a unit, by address.
     ranges: Vec<(u64, u64, usize)>,
+    /// For ranges of units and of functions.
+    room: Room,
 }
 
-/// The debug information of a file.
+/// The debug information of a file, for one answer.
 #[derive(Debug)]
 pub(super) struct Dwarf<'a> {
     pub sections: gimli::Dwarf<Bytes<'a>>,
     pub files: &'a Sections,
     pub index: &'a Index,
+    /// For all names that are looked at: where it is exceeded, there is no answer.
+    pub names: Room,
     pub slide: Slide,
 }
 
@@ -69,9 +75,13 @@ pub(super) fn sections(files: &Sections) -> gimli::Dwarf<Bytes<'_>> {
 
 impl Index {
     /// Reads the head of each unit; those that are damaged are left out.
-    pub fn read(files: &Sections) -> Self {
+    pub fn read(files: &Sections) -> Result<Self, Unread> {
         let dwarf = sections(files);
-        let mut index = Self::default();
+        let mut index = Self {
+            units: Vec::new(),
+            ranges: Vec::new(),
+            room: Room::new(RANGES, files.bytes()),
+        };
         let mut headers = dwarf.units();
         while let Ok(Some(header)) = headers.next() {
             if index.units.len() >= UNITS_MAX {
@@ -88,20 +98,25 @@ impl Index {
             let Ok(unit) = dwarf.unit(header) else {
                 continue;
             };
-            let Ok(mut ranges) = dwarf.unit_ranges(&unit) else {
+            let Ok(ranges) = dwarf.unit_ranges(&unit) else {
                 continue;
             };
-            for _ in 0..UNIT_RANGES_MAX {
-                let Ok(Some(range)) = ranges.next() else {
-                    break;
-                };
+            for range in ranges.map_while(Result::ok) {
+                index.take_range()?;
                 if range.begin < range.end && range.begin != 0 {
                     index.ranges.push((range.begin, range.end, number));
                 }
             }
         }
         index.ranges.sort_unstable();
-        index
+        Ok(index)
+    }
+
+    /// Counts a range.
+    fn take_range(&self) -> Result<(), Unread> {
+        let limit = self.room.limit();
+        let is_there = self.room.take(1);
+        is_there.then_some(()).ok_or(Unread::Ranges { limit })
     }
 
     /// Offsets of all units.
@@ -145,6 +160,10 @@ impl<'a> Dwarf<'a> {
             };
             let unit = self.unit(found.offset)?;
             let functions = found.functions.get_or_init(|| self.functions(&unit));
+            let functions = functions.as_ref().map_err(|why| DebugError::Unread {
+                what: format!("the function at {}", Gva(address)),
+                why: why.clone(),
+            })?;
             let end = functions.partition_point(|function| function.start <= address);
             let candidates = functions
                 .get(..end)
@@ -161,7 +180,7 @@ impl<'a> Dwarf<'a> {
     }
 
     /// The functions of a unit that have code, by address.
-    fn functions(&self, unit: &Unit<'a>) -> Vec<FunctionEntry> {
+    fn functions(&self, unit: &Unit<'a>) -> Result<Vec<FunctionEntry>, Unread> {
         let mut functions = Vec::new();
         let mut entries = unit.entries();
         for _ in 0..ENTRIES_MAX {
@@ -171,41 +190,55 @@ impl<'a> Dwarf<'a> {
             if entry.tag() != dw::DW_TAG_subprogram {
                 continue;
             }
-            for (start, end) in self.ranges(unit, entry) {
-                functions.push(FunctionEntry {
-                    start,
-                    end,
-                    entry: entry.offset().0,
-                });
+            for range in self.all_ranges(unit, entry) {
+                self.index.take_range()?;
+                if range.begin < range.end {
+                    functions.push(FunctionEntry {
+                        start: range.begin,
+                        end: range.end,
+                        entry: entry.offset().0,
+                    });
+                }
             }
         }
         functions.sort_unstable_by_key(|function| (function.start, function.end));
-        functions
+        Ok(functions)
+    }
+
+    fn all_ranges(
+        &self,
+        unit: &Unit<'a>,
+        entry: &Entry<'a>,
+    ) -> impl Iterator<Item = gimli::Range> + use<'a> {
+        let ranges = self.sections.die_ranges(unit, entry).unwrap_or_default();
+        ranges.map_while(Result::ok).take(RANGES_MAX)
     }
 
     /// The addresses that an entry is about.
     pub fn ranges(&self, unit: &Unit<'a>, entry: &Entry<'a>) -> Vec<(u64, u64)> {
-        let mut found = Vec::new();
-        let Ok(mut ranges) = self.sections.die_ranges(unit, entry) else {
-            return found;
-        };
-        while let Ok(Some(range)) = ranges.next() {
-            if found.len() >= RANGES_MAX {
-                break;
-            }
-            if range.begin < range.end {
-                found.push((range.begin, range.end));
-            }
-        }
-        found
+        let ranges = self.all_ranges(unit, entry);
+        let ranges = ranges.filter(|range| range.begin < range.end);
+        ranges.map(|range| (range.begin, range.end)).collect()
     }
 
     /// A name that an entry has itself.
     pub fn own_name(&self, unit: &Unit<'a>, entry: &Entry<'a>) -> Option<String> {
         let value = entry.attr_value(dw::DW_AT_name)?;
         let name = self.sections.attr_string(unit, value).ok()?;
-        let name = name.to_string_lossy();
-        Some(terms::printable::escaped(&name).into_owned())
+        if !self.has_room(name.len()) {
+            return None;
+        }
+        let shown = name.to_string_lossy();
+        let shown = terms::printable::escaped(&shown).into_owned();
+        // What is unprintable takes more than it does in the file.
+        let more = shown.len().saturating_sub(name.len());
+        self.names.take(more as u64).then_some(shown)
+    }
+
+    /// Whether there is room for one more name of so many bytes.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        let bytes = bytes.saturating_add(size_of::<String>());
+        self.names.take(bytes as u64)
     }
 
     /// The entry that an attribute refers to.
@@ -237,9 +270,16 @@ impl<'a> Dwarf<'a> {
         let root = tree.root().map_err(damaged)?;
         let mut children = root.children();
         let mut found = Vec::new();
+        let mut attributes = 0;
         while let Some(child) = children.next().map_err(damaged)? {
             if found.len() >= max {
                 break;
+            }
+            attributes += child.entry().attrs().len();
+            if attributes > ATTRIBUTES_MAX {
+                let what =
+                    format!("an entry's children have more than {ATTRIBUTES_MAX} attributes");
+                return Err(DebugError::Damaged(what));
             }
             found.push(child.entry().clone());
         }

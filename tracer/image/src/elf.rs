@@ -12,7 +12,7 @@ use object::endian::LittleEndian as LE;
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, SectionTable};
 use terms::addr::{Gpa, Gva};
 
-use super::{ImageError, Segment, TextRange};
+use super::{ImageError, Segment, TextRange, claimed};
 
 /// The largest segment that is believed: no kernel image comes near it.
 const MAX_SEGMENT: u64 = 16 << 30;
@@ -22,6 +22,8 @@ const X86_64: u16 = 62;
 const CLASS: usize = 4;
 const ENCODING: usize = 5;
 const MACHINE: usize = 18;
+/// No name of a section is longer than that: names can be as long as the file, and many can share one.
+const NAME_MAX: usize = 255;
 
 /// A load segment, and where the file holds it.
 #[derive(Debug, Clone, Copy)]
@@ -40,6 +42,8 @@ pub(super) struct Elf<'a> {
     /// Whether these are the bytes of a kernel that runs: it has no sections, and what it needed only to start is gone.
     pub running: bool,
     pub sections: SectionTable<'a, FileHeader64<LE>>,
+    /// The names of sections.
+    names: &'a [u8],
     /// Sorted by virtual address.
     mapped: Vec<Mapped>,
 }
@@ -51,6 +55,7 @@ impl<'a> Elf<'a> {
         let position_independent = check_type(header)?;
         let programs = program_headers(bytes, header)?;
         let sections = sections(bytes, header)?;
+        let names = section_names(bytes, header, &sections);
         let mapped = load_segments(bytes, programs)?;
         let entry = header.e_entry.get(LE);
         Ok(Self {
@@ -59,6 +64,7 @@ impl<'a> Elf<'a> {
             position_independent,
             running: false,
             sections,
+            names,
             mapped,
         })
     }
@@ -76,6 +82,7 @@ impl<'a> Elf<'a> {
             position_independent: false,
             running: true,
             sections: SectionTable::default(),
+            names: &[],
             mapped: mapped.collect(),
         }
     }
@@ -107,31 +114,40 @@ impl<'a> Elf<'a> {
             .unwrap_or_default()
     }
 
-    /// The data of every section with this name, with its address.
+    /// The data of every section with this name, with its address. It is no more than `claimed` allows, however many
+    /// sections there are.
     pub fn sections_named(&self, name: &str) -> Vec<(Gva, &'a [u8])> {
-        self.sections
-            .iter()
-            .filter(|section| {
-                self.sections
-                    .section_name(LE, section)
-                    .is_ok_and(|found| found == name.as_bytes())
-            })
-            .filter_map(|section| {
-                let data = section.data(LE, self.bytes).ok()?;
-                Some((Gva(section.sh_addr.get(LE)), data))
-            })
-            .collect()
+        let named = self.sections.iter().filter(|section| {
+            let rest = self.name_after(section, name);
+            rest.is_some_and(|rest| rest.starts_with(&[0]))
+        });
+        let data = named.filter_map(|section| {
+            let data = self.data(section)?;
+            Some((Gva(section.sh_addr.get(LE)), data))
+        });
+        data.collect()
     }
 
     /// The rest of the name, and the data, of every section whose name begins so.
     pub fn sections_starting_with(&self, start: &str) -> Vec<(String, &'a [u8])> {
         let sections = self.sections.iter().filter_map(|section| {
-            let name = self.sections.section_name(LE, section).ok()?;
-            let rest = std::str::from_utf8(name).ok()?.strip_prefix(start)?;
-            let data = section.data(LE, self.bytes).ok()?;
-            Some((rest.to_owned(), data))
+            let rest = self.name_after(section, start)?;
+            let end = memchr::memchr(0, rest.get(..NAME_MAX).unwrap_or(rest))?;
+            let rest = std::str::from_utf8(rest.get(..end)?).ok()?;
+            Some((rest.to_owned(), self.data(section)?))
         });
         sections.collect()
+    }
+
+    /// What follows `start` in the names, if a section's own name begins so.
+    fn name_after(&self, section: &SectionHeader64<LE>, start: &str) -> Option<&'a [u8]> {
+        let at = usize::try_from(section.sh_name.get(LE)).ok()?;
+        self.names.get(at..)?.strip_prefix(start.as_bytes())
+    }
+
+    /// The bytes that the file holds of a section.
+    fn data(&self, section: &SectionHeader64<LE>) -> Option<&'a [u8]> {
+        is_held(section).then(|| section.data(LE, self.bytes).ok())?
     }
 
     /// The executable ranges: from the sections, and without sections from the segments.
@@ -313,8 +329,7 @@ fn sections<'a>(
     )?;
     let table = header.sections(LE, bytes).map_err(damaged)?;
     for (index, section) in table.iter().enumerate() {
-        let kind = section.sh_type(LE);
-        if kind != SHT_NULL && kind != SHT_NOBITS {
+        if is_held(section) {
             let name = || format!("section {index}");
             inside(
                 bytes,
@@ -324,7 +339,30 @@ fn sections<'a>(
             )?;
         }
     }
+    let held = table.iter().filter(|section| is_held(section));
+    claimed::check(
+        bytes,
+        "sections",
+        held.map(|section| section.sh_size.get(LE)),
+    )?;
     Ok(table)
+}
+
+/// Whether the file holds bytes of a section.
+fn is_held(section: &SectionHeader64<LE>) -> bool {
+    !matches!(section.sh_type(LE), SHT_NULL | SHT_NOBITS)
+}
+
+/// The bytes in which the names of sections are; none if the file does not say where.
+fn section_names<'a>(
+    bytes: &'a [u8],
+    header: &FileHeader64<LE>,
+    sections: &SectionTable<'a, FileHeader64<LE>>,
+) -> &'a [u8] {
+    let index = header.section_strings_index(LE, bytes).ok();
+    let section = index.and_then(|index| sections.section(index).ok());
+    let data = section.and_then(|section| section.data(LE, bytes).ok());
+    data.unwrap_or_default()
 }
 
 fn load_segments(
@@ -340,6 +378,8 @@ fn load_segments(
     if mapped.is_empty() {
         return Err(ImageError::NoSegments);
     }
+    let held = mapped.iter().map(|mapped| mapped.segment.filesz);
+    claimed::check(bytes, "load segments", held)?;
     check_overlap(&mut mapped, "physical", |mapped| mapped.segment.paddr.0)?;
     check_overlap(&mut mapped, "virtual", |mapped| mapped.segment.vaddr.0)?;
     Ok(mapped)

@@ -101,6 +101,19 @@ pub enum ImageError {
         /// Where the overlap begins.
         address: u64,
     },
+    /// Headers that together claim far more than their file has.
+    #[error(
+        "the {what} together hold {claimed:#x} bytes, more than twice what the file has ({file:#x}): they lie over \
+         each other, the image is damaged"
+    )]
+    AbsurdClaims {
+        /// What they are headers of.
+        what: &'static str,
+        /// How many bytes they claim.
+        claimed: u64,
+        /// The length of the file.
+        file: u64,
+    },
     /// Symbol names that together are far longer than their file.
     #[error("the symbol names together are longer than {limit:#x} bytes: the string table lies")]
     AbsurdNames {

@@ -9,6 +9,7 @@
 mod added;
 pub mod branch_targets;
 pub mod bzimage;
+mod claimed;
 pub mod dynamic;
 mod elf;
 pub mod error;

@@ -40,18 +40,10 @@ impl Points {
         let all = (0u32..).zip(&with.image.functions);
         let all = all.map(|(number, _)| sites.sessions(FunctionId(number)).without(id.0));
         let mut after: Vec<SessionSet> = all.collect();
-        let (counted, too_late): (Vec<FunctionId>, Vec<FunctionId>) =
-            selection.selected.iter().partition(|one| one.0 < limit);
-        for function in counted {
+        for function in in_time(selection, limit) {
             if let Some(set) = after.get_mut(function.index()) {
                 *set = set.with(id.0);
             }
-        }
-        if !too_late.is_empty() {
-            log::warn!(
-                "{} functions have come since the profile was made, and are not counted: a new session has them",
-                too_late.len()
-            );
         }
         let after = |function: FunctionId| after.get(function.index()).copied().unwrap_or_default();
         let returns = self.probes.return_parts(with, |probe| probe.session);
@@ -165,4 +157,17 @@ impl Points {
         with.place(Piece::Fork(ForkRoutine { checks, go_on }))
             .map(Some)
     }
+}
+
+/// The functions of a selection that have an entry in a table for so many.
+fn in_time(selection: &Selection, limit: u32) -> impl Iterator<Item = FunctionId> {
+    let all = selection.selected.iter();
+    let late = all.filter(|function| function.0 >= limit).count();
+    if late > 0 {
+        log::warn!(
+            "{late} functions have come since the profile was made, and are not counted: a new session has them"
+        );
+    }
+    let all = selection.selected.iter().copied();
+    all.filter(move |function| function.0 < limit)
 }

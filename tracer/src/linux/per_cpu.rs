@@ -3,7 +3,7 @@
 use image::symbol::SymbolTable;
 use terms::addr::Gva;
 
-use crate::stub::gs_list;
+use crate::personality::PROCESSORS_MAX;
 use crate::target::{MemoryError, TargetMemory};
 
 /// The list of the offsets at which the data of each processor lies, which are their GS bases: it has an entry for every
@@ -81,6 +81,10 @@ impl PerCpu {
 
     /// The whole list, with entries that nobody has filled in.
     fn list(self, view: &impl TargetMemory) -> Result<Vec<Gva>, MemoryError> {
-        gs_list::all(view, self.offsets, self.count)
+        let mut count = [0; 4];
+        view.read(self.count, &mut count)?;
+        let count = u32::from_le_bytes(count).min(PROCESSORS_MAX) as usize;
+        let entries = view.read_words(self.offsets, count)?;
+        Ok(entries.into_iter().map(Gva).collect())
     }
 }

@@ -77,7 +77,9 @@ fn subject(why: &ProbeError) -> Option<&str> {
             | DebugError::OptimisedOut { name, .. }
             | DebugError::Place { name, .. },
         ) => Some(name),
-        ProbeError::Debug(DebugError::Absent { what }) => Some(what.trim_matches('`')),
+        ProbeError::Debug(DebugError::Absent { what } | DebugError::Unread { what, .. }) => {
+            Some(what.trim_matches('`'))
+        }
         _ => None,
     }
 }

@@ -75,9 +75,15 @@ impl Evaluator<'_> {
         })?;
         let btf = self.image.btf.as_deref();
         let to = debug.structure_named(btf, &cast.to);
-        let to = to.ok_or_else(|| ProbeError::Structure {
-            name: cast.to.clone(),
-            near: debug.structures_like(btf, &cast.to),
+        let to = to.ok_or_else(|| {
+            let near = debug.structures_like(btf, &cast.to);
+            match debug.unread_names().filter(|_| near.is_empty()) {
+                Some(why) => ProbeError::Debug(why.clone()),
+                None => ProbeError::Structure {
+                    name: cast.to.clone(),
+                    near,
+                },
+            }
         })?;
         let to = Kind::Of(to);
         let (mut address, _) = self.value(&self.evaluate(of)?, &of.text)?;

@@ -102,10 +102,7 @@ impl Evaluator<'_> {
             Ok(variable) => return Ok(typed(variable)),
             Err(error) => error,
         };
-        if matches!(
-            error,
-            DebugError::Absent { .. } | DebugError::Variable { .. }
-        ) {
+        if error.is_absent() || matches!(error, DebugError::Variable { .. }) {
             match name {
                 "true" => return Ok(Typed::number(Expression::Constant(1), Width::INT)),
                 "false" | "NULL" => {
@@ -142,7 +139,7 @@ impl Evaluator<'_> {
         match self.returned_variable() {
             Ok(Some(variable)) => Ok(typed(variable)),
             Ok(None) => Err(wrong("$retval", "the function returns nothing")),
-            Err(DebugError::Absent { .. }) => {
+            Err(error) if error.is_absent() => {
                 let rax = Place::Value(Expression::Register(RAX));
                 Ok(Typed::new(Kind::Untyped, rax))
             }
@@ -196,7 +193,7 @@ impl Evaluator<'_> {
                 Width::INT,
             ));
         }
-        let (left, right) = (self.side(left), self.side(right));
+        let (left, right) = (Side::of(self, left), Side::of(self, right));
         if matches!(sign, "+" | "-")
             && let Some(pointer) = self.moved(sign, &left, &right)?
         {
@@ -227,14 +224,6 @@ impl Evaluator<'_> {
             }
             _ => arithmetic(operator, left, right, width),
         })
-    }
-
-    /// One of two sides, worked out once: it can have as many operators as the whole.
-    fn side<'n>(&self, node: &'n Node) -> Side<'n> {
-        Side {
-            node,
-            value: self.evaluate(node),
-        }
     }
 
     /// Two numbers, one of which may be the name of a value of the other's type.
@@ -396,7 +385,15 @@ struct Side<'n> {
     value: Result<Typed, ProbeError>,
 }
 
-impl Side<'_> {
+impl<'n> Side<'n> {
+    /// Worked out once: it can have as many operators as the whole.
+    fn of(with: &Evaluator<'_>, node: &'n Node) -> Self {
+        Self {
+            node,
+            value: with.evaluate(node),
+        }
+    }
+
     fn value(&self) -> Result<&Typed, ProbeError> {
         self.value.as_ref().map_err(Clone::clone)
     }

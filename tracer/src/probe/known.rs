@@ -79,11 +79,9 @@ impl Evaluator<'_> {
         }))
     }
 
-    /// What BTF says where DWARF says nothing.
+    /// What BTF says where DWARF says nothing, or cannot be read.
     fn instead<T>(&self, found: &Result<T, DebugError>) -> Option<(DebugError, Prototype)> {
-        let Err(absent @ DebugError::Absent { .. }) = found else {
-            return None;
-        };
+        let absent = found.as_ref().err().filter(|error| error.is_absent())?;
         let function = self.image.function(self.point.function()?)?;
         let prototype = self
             .debug?

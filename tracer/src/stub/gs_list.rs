@@ -9,11 +9,8 @@ use terms::addr::Gva;
 
 use super::cell::NoGsBase;
 use crate::guest_kind;
-use crate::personality::Personality;
-use crate::target::{MemoryError, TargetMemory};
-
-/// No list is longer (Linux' `MAXSMP`).
-const PROCESSORS_MAX: u32 = 8192;
+use crate::personality::{PROCESSORS_MAX, Personality};
+use crate::target::TargetMemory;
 
 /// The bases that the kernel of `image` lists: those of its first `vcpus` processors, and after them those of all that can still
 /// come. None where it has no list or that is not mapped yet.
@@ -29,49 +26,32 @@ pub fn listed(
     let Some(at) = image.symbols.address_of(kind.gs_bases()) else {
         return Ok(Vec::new());
     };
-    let Ok(mut bases) = entries(target, at, vcpus) else {
+    let Ok(words) = target.read_words(at, vcpus) else {
         return Ok(Vec::new());
     };
+    let mut bases: Vec<Gva> = words.into_iter().map(Gva).collect();
     let mut numbered = bases.iter().copied().enumerate();
     if let Some((vcpu, base)) = numbered.find(|(_, base)| !kind.is_gs_base(*base)) {
         return Err(NoGsBase::NotSetUp { vcpu, base });
     }
-    let most = kind.processors();
-    let most = most.and_then(|symbol| image.symbols.address_of(symbol));
-    if let Some(Ok(all)) = most.map(|count| all(target, at, count)) {
-        let others = all.into_iter().skip(vcpus);
+    if let Some(count) = processors(image, target) {
+        let others = at.wrapping_add(8 * vcpus as u64);
+        let others = target.read_words(others, count.saturating_sub(vcpus));
+        let others = others.unwrap_or_default().into_iter().map(Gva);
         // One that is not filled in is that of no processor.
         bases.extend(others.filter(|base| kind.is_gs_base(*base)));
     }
     Ok(bases)
 }
 
-/// All entries of the list at `at`, with those that nobody has filled in: at most as many as stand at `count`, in 32 bits.
-///
-/// # Errors
-/// [`MemoryError`] when the list cannot be read.
-pub(crate) fn all(
-    target: &(impl TargetMemory + ?Sized),
-    at: Gva,
-    count: Gva,
-) -> Result<Vec<Gva>, MemoryError> {
-    let mut bytes = [0; 4];
-    target.read(count, &mut bytes)?;
-    let count = u32::from_le_bytes(bytes).min(PROCESSORS_MAX);
-    entries(target, at, count as usize)
-}
-
-fn entries(
-    target: &(impl TargetMemory + ?Sized),
-    at: Gva,
-    count: usize,
-) -> Result<Vec<Gva>, MemoryError> {
-    let mut bytes = vec![0; 8 * count];
-    target.read(at, &mut bytes)?;
-    let entries = bytes.as_chunks::<8>().0.iter();
-    Ok(entries
-        .map(|entry| Gva(u64::from_le_bytes(*entry)))
-        .collect())
+/// How many processors there can ever be, as far as the kernel says.
+fn processors(image: &Image, target: &(impl TargetMemory + ?Sized)) -> Option<usize> {
+    let symbol = guest_kind::of(image).processors()?;
+    let mut count = [0; 4];
+    target
+        .read(image.symbols.address_of(symbol)?, &mut count)
+        .ok()?;
+    Some(u32::from_le_bytes(count).min(PROCESSORS_MAX) as usize)
 }
 
 #[cfg(test)]

@@ -164,7 +164,7 @@ impl Attachment {
             .map(drop)
     }
 
-    fn switch_events(
+    pub(super) fn switch_events(
         &mut self,
         guest: &impl Guest,
         calls: &[(EventId, Vec<Callback>)],

@@ -1,11 +1,15 @@
 //! Leaving a guest that goes on without us.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::attachment::Attachment;
+use super::stops::Stops;
 use super::{Tracing, TracingError};
 use crate::engine::{Foothold, FrozenBy, Inside, Leaving};
 use crate::guest::Guest;
+use crate::points::events::Callback;
+use crate::points::locks::{self, LockPrefixes};
 
 /// How often it is looked whether the guest has left the stubs, each look through all of its memory.
 const LOOKS: u32 = 5;
@@ -36,12 +40,45 @@ impl Tracing {
         for name in take_up_again(&mut self.attachment) {
             self.stop(guest, &name)?;
         }
+        lead_back(self, guest)?;
         let rest = self.attachment.shared.host.rest;
         let engine = &mut self.attachment.engine;
         until_nobody(rest, |leaving| {
             Ok(engine.leave(&mut guest.stop()?, leaving)?)
         })
     }
+}
+
+/// What somebody has had the guest do otherwise is as it was built: dynamic functions, lock prefixes, and who is called at its
+/// events.
+fn lead_back(tracing: &mut Tracing, guest: &impl Guest) -> Result<(), TracingError> {
+    let image = Arc::clone(&tracing.attachment.shared.image);
+    let engine = &tracing.attachment.engine;
+    if engine.sites().frozen().is_some() {
+        return Ok(());
+    }
+    let events = engine.points().events();
+    let called = image.events().filter_map(|(event, _)| {
+        let called = events.called(event).iter().map(|(callback, _)| *callback);
+        let of_guest = called.filter(|callback| matches!(callback, Callback::Guest(_)));
+        let of_guest: Vec<Callback> = of_guest.collect();
+        (!of_guest.is_empty()).then_some((event, of_guest))
+    });
+    let called: Vec<_> = called.collect();
+    let is_unlocked = locks::now(&image, engine.sites()) == LockPrefixes::Off;
+    if !called.is_empty() {
+        let stops = &mut Stops::default();
+        let attachment = &mut tracing.attachment;
+        attachment.switch_events(guest, &called, false, stops)?;
+    }
+    if is_unlocked {
+        tracing.switch_locks(guest, LockPrefixes::On)?;
+    }
+    if !image.dynamic.is_empty() {
+        let functions = image.dynamic.iter().map(|function| (&*function.name, None));
+        tracing.retarget(guest, functions)?;
+    }
+    Ok(())
 }
 
 /// The sessions that have text of the guest: those that are started, and those that are not since a change failed of which

@@ -1,8 +1,9 @@
 //! The life of a session: made, started, stopped, deleted.
 
+use super::checks::check_applies;
 use super::checks::check_room;
 use super::closing::Closing;
-use super::early::{Early, check_applies};
+use super::early::Early;
 use super::filters::Globs;
 use super::options::{SessionOptions, Tracer};
 use super::session::{Choosing, TraceSession};

@@ -1,13 +1,14 @@
 //! A trace directory in the formats of other tools: the one reader's calls and events, handed to the writer of a format.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::Path;
 
 use serde_json::{Map, Value};
 use terms::field::FieldValue;
 use terms::function::FunctionId;
+use terms::quantity::counted;
 
 use crate::event::{Event, EventKind};
 use crate::export::call_formats::CALLER;
@@ -18,8 +19,9 @@ use crate::export::folded::{Folded, Weight};
 use crate::export::html;
 #[cfg(feature = "parquet")]
 use crate::export::parquet::{self, Parquet};
-use crate::export::perfetto::{Perfetto, Thread};
+use crate::export::perfetto::Perfetto;
 use crate::export::remark::Remark;
+use crate::export::tids::Threads;
 use crate::export::trace_dat::{self, HostDat, Pair, Scratch, TraceDat};
 use crate::export::uftrace::SideFile;
 use crate::export::uftrace::record::canonical;
@@ -164,14 +166,19 @@ pub fn folded(
     if is_empty {
         calls.note_empty_part(0);
     }
+    let mut text = Vec::new();
+    let left_out = folded
+        .write(|frame| frames.name(frame), &mut text)
+        .map_err(ReportError::Output)?;
+    let left_out = (left_out > 0).then(|| {
+        let stacks = counted(left_out, "stack");
+        format!("{stacks} left out: no guest has so many that are so deep")
+    });
     let notes = calls.notes.iter().map(String::as_str);
     // A stack has no place for what happened at a moment.
     let waits = trace.side.as_ref().and_then(SideFile::waits_said);
+    let notes = notes.chain(left_out.as_deref());
     notes.chain(waits.as_deref()).for_each(note);
-    let mut text = Vec::new();
-    folded
-        .write(|frame| frames.name(frame), &mut text)
-        .map_err(ReportError::Output)?;
     Ok(text)
 }
 
@@ -241,7 +248,7 @@ pub fn trace_dat(
 ) -> Result<u64, ReportError> {
     let mut file = TraceDat::new(scratch);
     let mut of_host = host.is_some().then(|| HostDat::new(scratch));
-    let threads = Threads::of(trace);
+    let threads = threads(trace);
     let has_ends = trace.is_graph();
     let read = each(
         trace,
@@ -273,7 +280,7 @@ pub fn trace_dat(
         functions: functions
             .map(|(address, name)| (canonical(address), name))
             .collect(),
-        threads: threads.names,
+        threads: threads.names_of_pids(),
         vcpus: trace.side.as_ref().map_or(0, |side| side.metadata.vcpus),
     };
     let pair = of_host.is_some().then(|| {
@@ -318,8 +325,7 @@ pub fn ctf(
     note: impl FnMut(&str),
     directory: &Path,
 ) -> Result<u64, ReportError> {
-    let Threads { pids, names } = Threads::of(trace);
-    let mut ctf = Ctf::new(directory, pids, names, trace.is_graph());
+    let mut ctf = Ctf::new(directory, threads(trace).apart(), trace.is_graph());
     let read = each(
         trace,
         calls,
@@ -444,14 +450,9 @@ pub fn perfetto(
 ) -> Result<u64, ReportError> {
     let image = trace.side.as_ref().map(|side| &*side.metadata.image);
     let guest = image.unwrap_or("guest");
-    let threads = Threads::of(trace);
-    let threads = threads.pids.iter().map(|(thread, pid)| {
-        let name = threads.names.get(pid).cloned().unwrap_or_default();
-        (*thread, Thread { tid: *pid, name })
-    });
-    let period_ns = trace.clock_period_ns();
+    let (threads, period_ns) = (threads(trace).apart(), trace.clock_period_ns());
     let mut perfetto =
-        Perfetto::begin(out, guest, threads.collect(), period_ns).map_err(ReportError::Output)?;
+        Perfetto::begin(out, guest, threads, period_ns).map_err(ReportError::Output)?;
     let has_ends = trace.is_graph();
     let read = each(
         trace,
@@ -473,42 +474,19 @@ pub fn perfetto(
     Ok(read)
 }
 
-/// The threads of a trace, as pids: the guest's own, where it told them.
-struct Threads {
-    pids: BTreeMap<u32, u32>,
-    names: BTreeMap<u32, String>,
-}
-
-/// More than Linux gives.
-const NO_PID: u32 = 1 << 22;
-
-impl Threads {
-    fn of(trace: &TraceDirectory) -> Self {
-        let mut threads = Self {
-            pids: BTreeMap::new(),
-            names: BTreeMap::new(),
+/// The threads of a trace; of one without returns, its vCPUs.
+fn threads(trace: &TraceDirectory) -> Threads {
+    let told = trace.side.as_ref().map(|side| &side.threads);
+    let is_graph = trace.is_graph();
+    let threads = trace.tasks.iter().map(|task| {
+        let name = told.and_then(|told| told.get(&task.thread));
+        let thread = match is_graph {
+            true => task.thread,
+            false => u32::try_from(task.vcpu).unwrap_or(u32::MAX),
         };
-        let told = trace.side.as_ref().map(|side| &side.threads);
-        for task in &trace.tasks {
-            let name = told.and_then(|told| told.get(&task.thread));
-            let parts = name.and_then(|name| name.rsplit_once('-'));
-            let known = parts.and_then(|(comm, pid)| Some((pid.parse().ok()?, comm.to_owned())));
-            let (thread, word) = match trace.is_graph() {
-                true => (task.thread, "thread"),
-                false => (u32::try_from(task.vcpu).unwrap_or(u32::MAX), "vcpu"),
-            };
-            let made_up = || (NO_PID.saturating_add(thread), format!("{word}{thread}"));
-            let (pid, name) = known.unwrap_or_else(made_up);
-            threads.pids.insert(thread, pid);
-            threads.names.insert(pid, name);
-        }
-        threads
-    }
-
-    fn pid(&self, thread: u32) -> u32 {
-        let pid = self.pids.get(&thread).copied();
-        pid.unwrap_or(NO_PID)
-    }
+        (thread, name.map(String::as_str))
+    });
+    Threads::of(threads, if is_graph { "thread" } else { "vcpu" })
 }
 
 /// What is known of a call as people read it: its arguments, or what made it, or what it returned.
@@ -588,6 +566,86 @@ mod tests {
         (json["traceEvents"].as_array().unwrap().clone(), events)
     }
 
+    /// A call of each thread, of which the first two have one pid: each processor has its idle task.
+    fn idle() -> (TempDir, TraceDirectory) {
+        let root = tempfile::tempdir().unwrap();
+        let metadata = Metadata {
+            vcpus: 1,
+            tracer: GRAPH.into(),
+            ..Metadata::default()
+        };
+        let path = root.path().join("trace");
+        let text = functions(3);
+        let mut writer = UftraceWriter::create(&path, text_of(&text), metadata, false).unwrap();
+        for (thread, name) in (0..).zip(["swapper/0-0", "swapper/1-0", "sh-7"]) {
+            let time_ns = 1_000 * u64::from(thread);
+            for (time_ns, kind) in [(time_ns, entry(thread)), (time_ns + 9, exit(thread))] {
+                writer.append(event(time_ns, 0, thread, 0, kind)).unwrap();
+            }
+            writer.learn(News::Thread(thread, name.to_owned()));
+        }
+        writer.finish().unwrap();
+        (root, TraceDirectory::open(&path).unwrap())
+    }
+
+    /// What is told of the threads of [`idle`] that are told apart.
+    const APART: [(u32, &str); 3] = [(0, "swapper/0"), (4_194_305, "swapper/1"), (7, "sh")];
+
+    fn has(bytes: &[u8], wanted: &[u8]) -> bool {
+        bytes.windows(wanted.len()).any(|window| window == wanted)
+    }
+
+    #[test]
+    fn perfetto_has_each_thread_of_a_pid_on_a_track_of_its_own() {
+        let (_root, trace) = idle();
+        let mut calls = Calls::open(&trace, &Excerpt::default()).unwrap();
+        let mut out = Vec::new();
+        perfetto(&trace, &mut calls, |note| panic!("{note}"), &mut out).unwrap();
+        for (tid, name) in APART {
+            // The last fields of what describes a thread: its number, and its name.
+            let mut described = vec![2 << 3];
+            prost::encoding::encode_varint(tid.into(), &mut described);
+            described.extend([5 << 3 | 2, u8::try_from(name.len()).unwrap()]);
+            described.extend(name.as_bytes());
+            assert!(has(&out, &described), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_ctf_trace_has_a_number_and_a_name_for_each_thread_of_a_pid() {
+        let (root, trace) = idle();
+        let mut calls = Calls::open(&trace, &Excerpt::default()).unwrap();
+        let to = root.path().join("ctf");
+        std::fs::create_dir(&to).unwrap();
+        ctf(&trace, &mut calls, |note| panic!("{note}"), &to).unwrap();
+        let metadata = std::fs::read_to_string(to.join("metadata")).unwrap();
+        let events = std::fs::read(to.join("vcpu0")).unwrap();
+        for (function, (tid, name)) in (0u32..).zip(APART) {
+            assert!(
+                metadata.contains(&format!("\"{name}\" = {tid},")),
+                "{metadata}"
+            );
+            let call = [tid.to_le_bytes(), function.to_le_bytes()].concat();
+            assert!(has(&events, &call), "{name}");
+        }
+    }
+
+    /// There a pid is what the kernel means by it.
+    #[test]
+    fn a_trace_dat_has_pids_with_the_names_of_all_their_threads() {
+        let (_root, trace) = idle();
+        let mut calls = Calls::open(&trace, &Excerpt::default()).unwrap();
+        let (mut out, scratch) = (Vec::new(), tempfile::tempfile);
+        let note = |note: &str| panic!("{note}");
+        trace_dat(&trace, &mut calls, note, scratch, &mut out, None).unwrap();
+        assert!(has(&out, b"0 swapper/0|swapper/1\n7 sh\n"));
+        for (function, pid) in [(0u64, 0u8), (1, 0), (2, 7)] {
+            let mut call = vec![11, 0, 0, 0, pid, 0, 0, 0];
+            call.extend((0xffff_ffff_8010_0000 + 16 * function).to_le_bytes());
+            assert!(has(&out, &call), "{function}");
+        }
+    }
+
     #[test]
     fn a_trace_dat_has_functions_threads_and_events_by_name() {
         let (_root, trace) = trace();
@@ -603,7 +661,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(read, 1);
-        let has = |bytes: &[u8]| out.windows(bytes.len()).any(|window| window == bytes);
+        let has = |bytes: &[u8]| has(&out, bytes);
         for expected in [
             "ffffffff80100010 T f1\n",
             "42 cat\n",

@@ -4,9 +4,8 @@ use std::env;
 use std::io::{self, IsTerminal, Stdout, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-use vmm_sys_util::signal::block_signal;
-
 use super::coloured::Coloured;
+use crate::signals;
 
 /// Read when nobody says otherwise.
 const PAGER: &str = "less";
@@ -85,12 +84,15 @@ impl Paged {
         if env::var_os("LESS").is_none() {
             command.env("LESS", LESS);
         }
-        // Ctrl-C is the pager's from now on: it ends when it is told to, and then nobody takes what is written.
-        let blocked = block_signal(libc::SIGINT);
-        let started = command.spawn().ok().filter(|_| blocked.is_ok());
+        let started = command.spawn().ok();
         let started = started.and_then(|mut child| Some((child.stdin.take()?, child)));
         self.0 = match started {
-            Some((stdin, child)) => Out::Pager(child, stdin),
+            Some((stdin, child)) => {
+                // Ctrl-C is the pager's from now on, which would not get it if it had been blocked before: it ends when it is
+                // told to, and then nobody takes what is written. Where it cannot be blocked it ends both.
+                let _ = signals::block(libc::SIGINT);
+                Out::Pager(child, stdin)
+            }
             None => Out::Stdout(io::stdout()),
         };
     }
@@ -130,6 +132,36 @@ impl Drop for Paged {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Ctrl-C was blocked in the pager, too, and no pager was waited for where it was blocked here before.
+    #[test]
+    fn ctrl_c_is_the_pagers_and_not_ours() {
+        let folder = tempfile::tempdir().unwrap();
+        let of_pager = folder.path().join("pager");
+        let pager = format!(
+            "cat >/dev/null; grep SigBlk /proc/self/status >{}",
+            of_pager.display()
+        );
+        let blocked = || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let mut lines = status.lines();
+            let line = lines.find(|line| line.starts_with("SigBlk")).unwrap();
+            line.to_owned()
+        };
+        let pages = move || {
+            let before = blocked();
+            let mut page = Paged(Out::Waiting(pager.clone()));
+            page.write_all(b"text").unwrap();
+            drop(page);
+            assert_eq!(std::fs::read_to_string(&of_pager).unwrap().trim(), before);
+            assert_ne!(blocked(), before);
+            // Another one inherits that.
+            let mut page = Paged(Out::Waiting(pager));
+            page.write_all(b"text").unwrap();
+            assert!(matches!(page.0, Out::Pager(..)), "{page:?}");
+        };
+        std::thread::spawn(pages).join().unwrap();
+    }
 
     #[test]
     fn no_pager_is_asked_for_by_nothing_or_cat() {

@@ -1,5 +1,7 @@
 //! `vmm run`: boots a guest and stays with it until it ends.
 
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,7 +17,7 @@ use crate::confine::root::{Deed, refuse_root};
 use crate::confine::{self, Guest, Role};
 use crate::control::outputs::Outputs;
 use crate::control::server::Server;
-use crate::devices::console::ConsoleWriter;
+use crate::devices::console::{ConsoleLost, ConsoleWriter};
 use crate::event_loop::{CONTROL, Ended, EventLoop, Limit, Watch};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
@@ -62,7 +64,7 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, Failure> {
     hold_files().map_err(Failure::bad_input)?;
     options.held.hold(Guest::Own).map_err(Failure::bad_input)?;
     let signals = Signals::take_over().map_err(Failure::bad_input)?;
-    let console = ConsoleWriter::start(std::io::stdout()).map_err(Failure::output)?;
+    let console = console().map_err(Failure::output)?;
     let outcome = boot(options, &kernel, signals, &console).and_then(|(events, scratch)| {
         confine::enter(Role::Main);
         let ended = events.run().map_err(Failure::bad_input)?;
@@ -70,15 +72,34 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, Failure> {
     });
     let printed = console.finish(CONSOLE_PATIENCE);
     // What is there is shown before it goes.
-    let (Ended { outcome, finished }, _scratch) = outcome?;
-    show(finished);
-    match (report(outcome)?, printed) {
-        (ExitStatus::Success | ExitStatus::Guest(0), Err(lost)) => Err(Failure::output(lost)),
-        (status, printed) => {
-            // The guest's own failure says more; the output is mentioned all the same.
-            printed.unwrap_or_else(|lost| log::warn!("{lost}"));
-            Ok(status)
+    let ended = outcome.and_then(|(Ended { outcome, finished }, _scratch)| {
+        show(finished);
+        report(outcome)
+    });
+    let (ended, lost) = with_console(ended, printed);
+    if let Some(lost) = lost {
+        log::warn!("{lost}");
+    }
+    ended
+}
+
+/// Writes to stdout what the guest prints, without a buffer: what waits in one would count as written.
+fn console() -> std::io::Result<ConsoleWriter> {
+    let stdout = std::io::stdout().as_fd().try_clone_to_owned()?;
+    ConsoleWriter::start(File::from(stdout))
+}
+
+/// How the run ends that has ended so, and printed what came of that; and what is to be mentioned beside: an end that failed
+/// says more than that output is lost.
+fn with_console(
+    ended: Result<ExitStatus, Failure>,
+    printed: Result<(), ConsoleLost>,
+) -> (Result<ExitStatus, Failure>, Option<ConsoleLost>) {
+    match (ended, printed) {
+        (Ok(ExitStatus::Success | ExitStatus::Guest(0)), Err(lost)) => {
+            (Err(Failure::output(lost)), None)
         }
+        (ended, printed) => (ended, printed.err()),
     }
 }
 
@@ -251,4 +272,35 @@ fn boot(
         watchdog,
     };
     Ok((events, scratch))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a guest that panicked, crashed or had no time left, and of an interrupted run, nothing said so.
+    #[test]
+    fn console_output_that_is_lost_is_said_however_the_run_ends() {
+        let lost = || Err(ConsoleLost::Stalled(7));
+        for good in [ExitStatus::Success, ExitStatus::Guest(0)] {
+            let (ended, more) = with_console(Ok(good), lost());
+            let failure = ended.unwrap_err();
+            assert_eq!(failure.status, ExitStatus::OutputFailed);
+            assert!(failure.message.contains("7 bytes") && more.is_none());
+            let (ended, more) = with_console(Ok(good), Ok(()));
+            assert_eq!((ended.unwrap(), more.is_none()), (good, true));
+        }
+        let (ended, more) = with_console(Ok(ExitStatus::Guest(2)), lost());
+        assert_eq!(
+            (ended.unwrap(), more.is_some()),
+            (ExitStatus::Guest(2), true)
+        );
+        let panicked = Failure::new(ExitStatus::GuestPanicked, "it panicked");
+        let (ended, more) = with_console(Err(panicked), lost());
+        let failure = ended.unwrap_err();
+        assert_eq!(
+            (failure.status, more.is_some()),
+            (ExitStatus::GuestPanicked, true)
+        );
+    }
 }

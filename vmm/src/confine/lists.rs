@@ -183,6 +183,8 @@ const EVERY: &[Call] = &[
         "TCSETS",
         "the process ends: the terminal is put back",
     ),
+    any(Sysno::getpgrp, "whether the terminal is ours"),
+    device(0x540f, "TIOCGPGRP", "whether the terminal is ours"),
 ];
 
 /// What a thread that makes others needs for those, which inherit its list before they have their own.
@@ -369,8 +371,6 @@ const SIGNALS: &[Call] = &[
         Sysno::tgkill,
         "a second signal ends the process; Ctrl-Z stops it",
     ),
-    any(Sysno::getpgrp, "whether the terminal is ours again"),
-    device(0x540f, "TIOCGPGRP", "whether the terminal is ours again"),
 ];
 
 /// Reads the memory of a guest whose VMM is another process.

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use std::sync::OnceLock;
 
 use syscalls::Sysno;
-use vmm_sys_util::signal::register_signal_handler;
+use vmm_sys_util::signal::{register_signal_handler, unblock_signal};
 
 use super::filters::HoldError;
 use crate::exit_status::ExitStatus;
@@ -21,6 +21,8 @@ static BEFORE_END: OnceLock<fn()> = OnceLock::new();
 /// From now on such a call ends the process with a line that names it and its thread.
 pub(super) fn end_with_a_line(before_end: fn()) -> Result<(), HoldError> {
     let _ = BEFORE_END.set(before_end);
+    // Whoever started us can have blocked it: the end would come without the line.
+    let _ = unblock_signal(libc::SIGSYS);
     register_signal_handler(libc::SIGSYS, end).map_err(HoldError::Handler)
 }
 
@@ -107,6 +109,8 @@ impl Write for Line {
 
 #[cfg(test)]
 mod tests {
+    use vmm_sys_util::signal::{block_signal, get_blocked_signals};
+
     use super::*;
 
     fn said(name: &[u8], number: i64, arguments: [i64; 2]) -> String {
@@ -128,6 +132,18 @@ mod tests {
             said[1].contains("of no name (-1) with 0xffffffffffffffff, 0x0"),
             "{said:?}"
         );
+    }
+
+    #[test]
+    fn the_line_comes_also_where_whoever_started_us_has_blocked_its_signal() {
+        std::thread::spawn(|| {
+            block_signal(libc::SIGSYS).unwrap();
+            end_with_a_line(|| {}).unwrap();
+            let blocked = get_blocked_signals().unwrap();
+            assert!(!blocked.contains(&libc::SIGSYS), "{blocked:?}");
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

@@ -13,6 +13,9 @@ use crate::confine::{self, Role};
 
 /// Bytes in the queue from which on vCPUs wait for the writer.
 const QUEUE_SOFT_LIMIT: usize = 1 << 20;
+/// Bytes that are written at a time: a pipe takes so many as a whole or not at all (`PIPE_BUF`), so that it is known how many
+/// wait for one that takes none.
+const PIECE: usize = 4096;
 /// How often a waiting vCPU looks whether it is to pause.
 const ROOM_POLL: Duration = Duration::from_millis(1);
 
@@ -30,7 +33,8 @@ pub enum ConsoleLost {
 #[derive(Debug, Default)]
 struct Queue {
     bytes: VecDeque<u8>,
-    writing: bool,
+    /// How many the writer has taken that are not written yet.
+    unwritten: usize,
     finished: bool,
     broken: Option<io::Error>,
 }
@@ -119,10 +123,10 @@ impl ConsoleWriter {
         let mut queue = self.shared.lock();
         queue.finished = true;
         self.shared.changed.notify_all();
-        while queue.writing || !(queue.bytes.is_empty() || queue.broken.is_some()) {
+        while queue.unwritten > 0 || !(queue.bytes.is_empty() || queue.broken.is_some()) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(ConsoleLost::Stalled(queue.bytes.len()));
+                return Err(ConsoleLost::Stalled(queue.unwritten + queue.bytes.len()));
             }
             let waited = self.shared.changed.wait_timeout(queue, left);
             queue = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -152,11 +156,11 @@ fn write_out(shared: &Shared, mut out: impl Write) {
             continue;
         }
         let chunk = std::mem::take(&mut queue.bytes);
-        queue.writing = true;
+        queue.unwritten = chunk.len();
         drop(queue);
-        let written = write_chunk(&mut out, &chunk);
+        let written = write_chunk(shared, &mut out, &chunk);
         queue = shared.lock();
-        queue.writing = false;
+        queue.unwritten = 0;
         if let Err(error) = written {
             queue.broken = Some(error);
             queue.bytes.clear();
@@ -168,11 +172,14 @@ fn write_out(shared: &Shared, mut out: impl Write) {
     }
 }
 
-fn write_chunk(out: &mut impl Write, chunk: &VecDeque<u8>) -> io::Result<()> {
+fn write_chunk(shared: &Shared, out: &mut impl Write, chunk: &VecDeque<u8>) -> io::Result<()> {
     let (front, back) = chunk.as_slices();
-    out.write_all(front)?;
-    out.write_all(back)?;
-    out.flush()
+    for piece in front.chunks(PIECE).chain(back.chunks(PIECE)) {
+        out.write_all(piece)?;
+        out.flush()?;
+        shared.lock().unwritten -= piece.len();
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -201,6 +208,46 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    /// Takes so many bytes, and then none for as long as the other end is kept.
+    struct Stalls(usize, std::sync::mpsc::Receiver<()>);
+
+    impl Write for Stalls {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.0 == 0 {
+                let _ = self.1.recv();
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            let taken = bytes.len().min(self.0);
+            self.0 -= taken;
+            Ok(taken)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What the writer had taken and nobody had read was said to be 0 bytes.
+    #[test]
+    fn what_a_stalled_stdout_has_not_taken_is_counted() {
+        let (kept, other_end) = std::sync::mpsc::channel();
+        let writer = ConsoleWriter::start(Stalls(2 * PIECE, other_end)).unwrap();
+        let mut queue = writer.queue();
+        queue.write_all(&[0; 5 * PIECE + 7]).unwrap();
+        let has_stalled = || {
+            let queue = writer.shared.lock();
+            queue.bytes.is_empty() && queue.unwritten == 3 * PIECE + 7
+        };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !has_stalled() {
+            assert!(Instant::now() < deadline, "it does not stall");
+            std::thread::yield_now();
+        }
+        queue.write_all(b"more").unwrap();
+        let lost = writer.finish(Duration::ZERO).unwrap_err().to_string();
+        assert!(lost.contains("last 12299 bytes"), "{lost}");
+        drop(kept);
     }
 
     #[test]

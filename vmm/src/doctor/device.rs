@@ -20,7 +20,7 @@ const PERMITTED: Subject = Subject {
     name: "/dev/kvm may be opened",
     need: Need::Required,
     means: "this user may not use KVM",
-    mend: "`sudo usermod -aG kvm $USER` and log in again, or run as root",
+    mend: "`sudo usermod -aG kvm $USER` and log in again; root may, but `vmm run` refuses root without --allow-root",
 };
 
 const VERSION: Subject = Subject {
@@ -52,4 +52,15 @@ pub(super) fn look(checks: &mut Vec<Check>) -> Option<Kvm> {
     };
     checks.push(VERSION.check(version == API_VERSION, found));
     (version == API_VERSION).then_some(kvm)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Root was advised, and then refused.
+    #[test]
+    fn who_thinks_of_root_is_told_what_that_takes() {
+        assert!(PERMITTED.mend.contains("without --allow-root"));
+    }
 }

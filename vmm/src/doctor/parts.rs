@@ -23,15 +23,15 @@ const IRQCHIP: Subject = Subject {
 
 const PIT: Subject = Subject {
     name: "making a PIT",
-    need: Need::Optional,
-    means: "Linux guests do not boot; the bundled guest does",
+    need: Need::Required,
+    means: "no guest can be made: each has this timer",
     mend: NEWER_KVM,
 };
 
 const IRQFD: Subject = Subject {
     name: "connecting an irqfd",
-    need: Need::Optional,
-    means: "device interrupts take the slower way of an ioctl",
+    need: Need::Required,
+    means: "no guest can be made: its console interrupts by one",
     mend: NEWER_KVM,
 };
 
@@ -94,4 +94,17 @@ fn vcpus(vm: &VmFd, checks: &mut Vec<Check>) {
         Ok(khz) => TSC_FREQUENCY.check(khz > 0, format!("{khz} kHz")),
         Err(error) => TSC_FREQUENCY.check(false, error.to_string()),
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `create_devices` and `create_vcpus` of a machine make them.
+    #[test]
+    fn what_every_machine_has_is_required() {
+        for part in [VM, IRQCHIP, PIT, IRQFD, VCPUS, TSC_FREQUENCY] {
+            assert_eq!(part.need, Need::Required, "{}", part.name);
+        }
+    }
 }

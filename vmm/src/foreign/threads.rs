@@ -66,12 +66,9 @@ pub(super) fn open(
     descriptors: &[VcpuDescriptor],
 ) -> Result<Vec<Arc<ForeignVcpu>>, ForeignError> {
     let way = WayBack::find(process)?;
-    let open = |descriptor: &VcpuDescriptor| {
-        let vcpu = ForeignVcpu::open(process, *descriptor, way)?;
-        Ok(Arc::new(vcpu))
-    };
-    let vcpus = descriptors.iter().map(open);
-    let vcpus = vcpus.collect::<Result<Vec<_>, ForeignError>>()?;
+    let open = |descriptor| ForeignVcpu::open(process, descriptor, way).map(Arc::new);
+    let vcpus = descriptors.iter().copied().map(open);
+    let vcpus = vcpus.collect::<Result<Vec<_>, _>>()?;
     let deadline = Instant::now() + PATIENCE;
     for _ in 0..LOOKS {
         look(process, &vcpus, &|thread| asked(thread, deadline))?;

@@ -167,9 +167,11 @@ impl Trigger {
     }
 }
 
-/// `dump slow x3` is `dump slow`, three times.
+/// `dump slow x3` is `dump slow`, three times; `dump xfs` is that, once.
 fn times(action: &str) -> Result<(&str, u64), BadTrigger> {
-    let Some((action, digits)) = action.rsplit_once(" x") else {
+    let counts = |word: &str| !word.is_empty() && word.bytes().all(|digit| digit.is_ascii_digit());
+    let parts = action.rsplit_once(" x");
+    let Some((action, digits)) = parts.filter(|(_, word)| counts(word)) else {
         return Ok((action, 1));
     };
     match digits.parse() {
@@ -335,6 +337,29 @@ mod tests {
         }
     }
 
+    /// They were refused for a number of times that is none.
+    #[test]
+    fn a_word_that_begins_as_a_number_of_times_does_is_part_of_the_action() {
+        let run = |command: &str| Action::Run(command.to_owned());
+        for (text, action, times) in [
+            ("f: dump xfs", dump("xfs", None, false), 1),
+            ("f: dump xfs x2", dump("xfs", None, false), 2),
+            ("f: dump x2 x", dump("x2 x", None, false), 1),
+            ("f: dump a x+3", dump("a x+3", None, false), 1),
+            ("f: start xfs", Action::Start("xfs".to_owned()), 1),
+            (
+                "f: enable xfs:xfs_iomap",
+                event("xfs:xfs_iomap", None, true),
+                1,
+            ),
+            ("f: run xz -T0 log", run("xz -T0 log"), 1),
+            ("f: run echo x > y", run("echo x > y"), 1),
+            ("f: run tar x3 y x04", run("tar x3 y"), 4),
+        ] {
+            assert_eq!(parsed(text), ("f".to_owned(), action, times), "{text}");
+        }
+    }
+
     #[test]
     fn a_directory_of_another_process_is_absolute() {
         let here = |path: PathBuf| Ok::<_, ()>(PathBuf::from("/here").join(path));
@@ -365,8 +390,12 @@ mod tests {
             ("f: run ", "no action"),
             ("f: tracing-on", "no action"),
             ("f: enable ", "no action"),
-            ("f: stop x0", "no number of times"),
-            ("f: stop xy", "no number of times"),
+            ("f: stop x0", "column 4: 'x0' is no number of times"),
+            (
+                "f: dump xfs x99999999999999999999",
+                "'x99999999999999999999' is no number of times",
+            ),
+            ("f: stop xy", "'stop xy' is no action"),
             ("f: dump a last soon", "column 4: after 'last': 'soon'"),
             ("f: dump a last", "column 4: after 'last': ''"),
             ("f: dump a last x3", "column 4: after 'last': ''"),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use libc::{c_int, c_void, siginfo_t};
 use vm_memory::GuestMemoryMmap;
-use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler};
+use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler, unblock_signal};
 
 use super::vm::TrialVm;
 use super::{Ending, Outcome, PATIENCE, Trial, TrialError};
@@ -51,6 +51,8 @@ fn in_a_vm<T: Send + 'static>(
     work: impl FnOnce(&mut TrialVm) -> Result<T, TrialError> + Send + 'static,
 ) -> Result<T, TrialError> {
     register_signal_handler(wake_signal(), on_wake).map_err(TrialError::system)?;
+    // Whoever started us can have blocked it, and the thread would not be woken.
+    unblock_signal(wake_signal()).map_err(TrialError::system)?;
     let (sender, receiver) = channel();
     let vcpu = thread::Builder::new()
         .name("trial".to_owned())

@@ -13,6 +13,7 @@ use tracer::tracing::{Begin, Tracing, TracingError, WantedDump};
 use super::starter::Starter;
 use crate::options::trigger::{Action, DumpAction, EventAction, Trigger};
 use crate::provider::Provider;
+use crate::signals;
 
 /// Does it. `time_ns` is when it happened, if that is known. Says what was done.
 pub(super) fn act(
@@ -154,6 +155,7 @@ pub(super) fn run(
         shell.args(["-c", command]).stdin(Stdio::null()).stdout(out);
         shell.env("EXOTRACE_TRIGGER", trigger.to_string());
         shell.env("EXOTRACE_TIME_NS", time_ns.unwrap_or(0).to_string());
+        signals::as_inherited(&mut shell);
         starter.spawn(shell)
     };
     let child = started().map_err(|error| format!("cannot run {command}: {error}"))?;

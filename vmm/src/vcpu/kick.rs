@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 use kvm_bindings::kvm_run;
 use kvm_ioctls::VcpuFd;
 use libc::{c_int, c_void, siginfo_t};
-use vmm_sys_util::signal::{SIGRTMIN, register_signal_handler};
+use vmm_sys_util::signal::{SIGRTMIN, register_signal_handler, unblock_signal};
 
 /// Bytes of the mapping: the byte that is wanted lies in the first page.
 const PAGE: usize = 4096;
@@ -72,11 +72,13 @@ impl Drop for ImmediateExit {
     }
 }
 
-/// Installs the handler. Once per process is enough; more often does no harm.
+/// Installs the handler, for threads that the caller creates afterwards. Once per process is enough; more often does no harm.
 ///
 /// # Errors
 /// When the system refuses the handler.
 pub fn install_handler() -> std::io::Result<()> {
+    // Whoever started us can have blocked it, and no vCPU would ever pause.
+    unblock_signal(SIGRTMIN()).map_err(|error| std::io::Error::other(error.to_string()))?;
     register_signal_handler(SIGRTMIN(), on_kick)
         .map_err(|error| std::io::Error::from_raw_os_error(error.errno()))
 }
@@ -185,6 +187,8 @@ pub(super) fn serialise_core() {
 
 #[cfg(test)]
 mod tests {
+    use vmm_sys_util::signal::{block_signal, get_blocked_signals};
+
     use super::*;
 
     /// The byte of a page of nobody's: what the kernel would read there.
@@ -215,6 +219,18 @@ mod tests {
         drop(target);
         on_kick(0, std::ptr::null_mut(), std::ptr::null_mut());
         assert_eq!(read(1), 0, "it runs none any more");
+    }
+
+    #[test]
+    fn a_kick_comes_also_where_whoever_started_us_has_blocked_it() {
+        std::thread::spawn(|| {
+            block_signal(SIGRTMIN()).unwrap();
+            install_handler().unwrap();
+            let blocked = get_blocked_signals().unwrap();
+            assert!(!blocked.contains(&SIGRTMIN()), "{blocked:?}");
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

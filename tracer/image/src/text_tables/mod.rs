@@ -18,6 +18,7 @@ use terms::site::SITE_LENGTH;
 
 use self::list::{BETWEEN, EXCEPTIONS, Entries, KNOWN, RUNTIME, STATIC_CALLS, TABLES, Table};
 use super::elf::Elf;
+use super::range::text_range;
 use super::words::words;
 use super::{SymbolTable, TextRange};
 
@@ -325,11 +326,11 @@ impl<'e> Reader<'_, 'e> {
         }
     }
 
-    /// The words of a table that lead to text.
+    /// The words of a table that lead to `text`, which is sorted.
     fn words(&self, table: &Table, text: &[TextRange]) -> Vec<Gva> {
         let pieces = self.bytes(table).unwrap_or_default();
         let words = pieces.iter().flat_map(|(at, data)| words(data, *at));
-        let is_text = |to: &Gva| text.iter().any(|range| range.holds(*to, 1));
+        let is_text = |to: &Gva| text_range(text, *to).is_some();
         words.map(Gva).filter(is_text).collect()
     }
 
@@ -356,4 +357,45 @@ fn distances<'e>(
         let to = start.wrapping_add(offset).0.wrapping_add_signed(distance);
         (distance != 0).then_some((Gva(to), entry))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::Image;
+    use crate::testing::{ElfFile, TEXT, body};
+
+    /// Every word of a table that leads to text, and none that leads between. To compare each word with each range would
+    /// take minutes here.
+    #[test]
+    fn words_are_known_that_lead_to_any_of_many_ranges_of_text() {
+        const RANGES: u64 = 30_000;
+        let began = Instant::now();
+        let start = |number: u64| TEXT + number * 32;
+        let last = start(RANGES - 1);
+        let inside = [TEXT, TEXT + 15, start(5000) + 7, last, last + 15];
+        let outside = [TEXT - 1, TEXT + 16, start(5000) - 1, last + 16];
+        for name in ["__ex_table", "__bug_table"] {
+            let words = [&inside[..], &outside, &[0x41; 400_000]].concat();
+            let file = ElfFile::new().list(name, TEXT - 0x80_0000, &words);
+            let text = (0..RANGES).map(start);
+            let file = text.fold(file, |file, at| file.text(at, &body(&[0xc3])));
+            let image = Image::parse(&file.build()).unwrap();
+            assert_eq!(image.text.len() as u64, RANGES);
+            let known = |all: &[u64]| {
+                all.iter()
+                    .filter(|at| image.tables.may_fault(Gva(**at)))
+                    .count()
+            };
+            assert_eq!(
+                (known(&inside), known(&outside)),
+                (inside.len(), 0),
+                "{name}"
+            );
+        }
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(30), "{took:?}");
+    }
 }

@@ -67,6 +67,20 @@ __attribute__((noinline)) long locals(long count)
     sink = late;
     return late;
 }
+enum protocol { TCP = 6, SCTP = 132, RAW = 255, BIG = 40000, HUGE_ONE = 0x90000000 };
+__attribute__((noinline)) u64 carries(enum protocol protocol)
+{
+    int limit = 200, below = -56;
+    unsigned mask = 0xffffffff;
+    unsigned char most = 255;
+    short low = -200;
+    sink = limit;
+    sink = below;
+    sink = mask;
+    sink = most;
+    sink = low;
+    return sink + protocol;
+}
 __attribute__((noinline)) void nothing(void) { sink = 0; }
 void _start(void)
 {
@@ -75,6 +89,7 @@ void _start(void)
     pieces((struct pair){ 1, 2 }, 3);
     floats(1, 2, 0);
     locals(4);
+    carries(RAW);
     nothing();
 }
 "#;
@@ -308,6 +323,38 @@ fn parameters_are_found_at_the_first_instruction_however_compiled() {
             "pair.first=1 pair.second=2 serial=3",
             "{way:?}"
         );
+    }
+}
+
+/// Compilers write a number in the fewest bytes that it fits into, whether it has a sign or not.
+#[test]
+fn constants_are_what_the_source_says() {
+    for (file, way) in programs().iter().zip(WAYS) {
+        let program = opened(file);
+        for (number, name) in [
+            (6, "TCP"),
+            (132, "SCTP"),
+            (255, "RAW"),
+            (40_000, "BIG"),
+            (0x9000_0000, "HUGE_ONE"),
+        ] {
+            let mut state = State::default();
+            state.registers[7] = number;
+            let values = program.values(&format!("carries protocol protocol=={name}"));
+            assert_eq!(
+                state.all(&values),
+                format!("protocol={name} protocol=={name}=1"),
+                "{way:?}"
+            );
+        }
+        if way[0] == "-O2" {
+            let values = program.values("carries limit below mask most low");
+            assert_eq!(
+                State::default().all(&values),
+                "limit=200 below=-56 mask=4294967295 most=255 low=-200",
+                "{way:?}"
+            );
+        }
     }
 }
 

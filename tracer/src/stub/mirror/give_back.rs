@@ -30,7 +30,8 @@ const FRAME: u64 = 40;
 const SKIPPED: u64 = 128;
 
 /// The frame of an interrupt of whom something lies in a page begins no further below that.
-const BELOW: usize = (FRAME + SKIPPED + KEPT) as usize;
+const BELOW: usize = 424;
+const _: () = assert!(BELOW as u64 == FRAME + SKIPPED + KEPT, "all of it");
 
 /// The rest of a frame that begins with the last word of a page, up to its stack pointer.
 const ACROSS: usize = 3 * WORD;

@@ -18,8 +18,8 @@ use crate::target::{PhysicalMemory, WindowMemory};
 const PLACE_MAX: usize = 20;
 
 impl Entry {
-    /// Whether `found` is what we put there. Nobody who leaves a guest behind writes a breakpoint of his own: a guest in which text is
-    /// changed by breakpoints ends with its tracer.
+    /// Whether `found` is what we put there. A breakpoint there is none of ours: a guest in which text is changed by breakpoints ends with
+    /// its tracer.
     #[must_use]
     pub fn is_ours(&self, found: SiteBytes) -> bool {
         [self.ours, self.before].contains(&found)

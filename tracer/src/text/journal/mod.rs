@@ -25,6 +25,7 @@ use terms::function::FunctionId;
 use terms::session_set::SessionSet;
 use terms::site::SiteBytes;
 
+use crate::record::FUNCTIONS_MAX;
 use crate::target::{MemoryError, WindowMemory};
 
 #[cfg(feature = "foreign")]
@@ -44,7 +45,7 @@ const USED_AT: u64 = 24;
 /// How many bytes are kept of what we had put there before: all that is ever changed of a longer place.
 const BEFORE_MAX: usize = 8;
 /// More entries than any guest has places: what a damaged header says beyond that is not believed.
-const ENTRIES_MAX: u64 = 1 << 24;
+const ENTRIES_MAX: u64 = 4 * FUNCTIONS_MAX as u64;
 
 /// A place with bytes of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -29,10 +29,10 @@ use trace::graph::threads::Threads;
 use trace::live::Listener;
 
 use super::checks::{
-    Room, check_name, check_occasions, check_room, check_roots, check_values, wanted_tasks,
+    Room, check_applies, check_name, check_occasions, check_room, check_roots, check_values,
+    wanted_tasks,
 };
 use super::closing::Closing;
-use super::early::check_applies;
 use super::error::TracingError;
 use super::lossless::{check_hidden, check_lossless};
 use super::options::{ClockSource, PERIODS_NS, RECORD_BYTES, SessionOptions, Tracer, WaitTime};
@@ -509,18 +509,17 @@ impl TraceSession {
         check_applies(tracer, &self.options)?;
         check_values(tracer, &self.options)?;
         check_lossless(tracer, &self.options, shared.vcpus_can_wait)?;
-        let became = self.become_tracer(tracer, shared);
+        // The directory that was made for the other kind is still empty.
+        let mut becomes = |tracer| {
+            self.tracer = tracer;
+            self.output = None;
+            self.open_output(true, shared)
+        };
+        let became = becomes(tracer);
         if became.is_err() {
-            self.become_tracer(before, shared)?;
+            becomes(before)?;
         }
         became
-    }
-
-    /// The directory that was made for another kind is still empty.
-    fn become_tracer(&mut self, tracer: Tracer, shared: &Shared) -> Result<(), TracingError> {
-        self.tracer = tracer;
-        self.output = None;
-        self.open_output(true, shared)
     }
 
     /// Whether its rings will fit in the window region.

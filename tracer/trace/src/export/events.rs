@@ -51,7 +51,7 @@ impl Side {
 const SUFFIX: &str = ".jsonl";
 /// The longest line that is written, and that is believed: more than any record makes (32 values of 16 texts of 4 KiB, each byte of
 /// which may take six).
-const LINE_MAX: u64 = 16 << 20;
+pub(super) const LINE_MAX: u64 = 16 << 20;
 /// More vCPUs than any trace has.
 const VCPUS_MAX: u16 = 4096;
 
@@ -509,6 +509,14 @@ impl EventReader {
         }
         Ok(())
     }
+}
+
+/// The files that a directory has.
+pub(super) fn paths(directory: &Path) -> Result<Vec<PathBuf>, EventFileError> {
+    let found = found(directory, &Side::ALL)?.into_iter();
+    Ok(found
+        .map(|(vcpu, side)| side.path(directory, vcpu))
+        .collect())
 }
 
 /// The files of these sides that a directory has, in the order of vCPUs.

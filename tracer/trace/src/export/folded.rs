@@ -32,19 +32,80 @@ impl Weight {
     }
 }
 
+/// Bytes that the lines of all stacks take, at most, and for each stack so many more. In a file that somebody has made up, stacks can
+/// be thousands of calls deep, and each line has them all.
+const LINES_MAX: usize = 256 << 20;
+const LINE_MEAN_MAX: usize = 4 << 10;
+
+/// The stack of a thread that is in no call.
+const NOBODY: usize = 0;
+
+/// A stack: one more call, in those of another stack.
+#[derive(Debug, Clone, Copy, Default)]
+struct Stack {
+    caller: usize,
+    weight: u64,
+}
+
+/// All stacks that there were. What they have in common is there once: a stack takes no more room when it is deep.
+#[derive(Debug)]
+struct Stacks {
+    /// The first is [`NOBODY`].
+    all: Vec<Stack>,
+    /// By the stacks that they are called from, and their innermost functions.
+    called: BTreeMap<(usize, FunctionId), usize>,
+}
+
+impl Default for Stacks {
+    fn default() -> Self {
+        Self {
+            all: vec![Stack::default()],
+            called: BTreeMap::new(),
+        }
+    }
+}
+
+impl Stacks {
+    /// The stack where this function is called from another stack.
+    fn called(&mut self, caller: usize, function: FunctionId) -> usize {
+        let next = self.all.len();
+        let stack = *self.called.entry((caller, function)).or_insert(next);
+        if stack == next {
+            self.all.push(Stack { caller, weight: 0 });
+        }
+        stack
+    }
+
+    /// Those that are called from this one, in the order of their functions.
+    fn called_from(&self, caller: usize) -> impl Iterator<Item = (FunctionId, usize)> {
+        let all = (caller, FunctionId(0))..=(caller, FunctionId(u32::MAX));
+        let called = self.called.range(all);
+        called.map(|((_, function), stack)| (*function, *stack))
+    }
+
+    fn at(&self, stack: usize) -> Stack {
+        self.all.get(stack).copied().unwrap_or_default()
+    }
+
+    fn add(&mut self, stack: usize, weight: u64) {
+        if let Some(stack) = self.all.get_mut(stack) {
+            stack.weight = stack.weight.saturating_add(weight);
+        }
+    }
+}
+
 /// Adds up stacks.
 #[derive(Debug, Default)]
 pub struct Folded {
     weight: Weight,
-    /// The weight of each stack, outermost function first.
-    stacks: BTreeMap<Vec<FunctionId>, u64>,
+    stacks: Stacks,
     threads: BTreeMap<u32, Thread>,
 }
 
-/// The calls of one thread that are open, and the nanoseconds in the calls from each.
+/// The calls of one thread that are open, as a stack, and the nanoseconds in the calls from each.
 #[derive(Debug, Default)]
 struct Thread {
-    functions: Vec<FunctionId>,
+    stack: usize,
     inner: Vec<u64>,
 }
 
@@ -60,7 +121,8 @@ impl Folded {
 
     /// A call of which is not known by whom.
     pub fn add_alone(&mut self, function: FunctionId) {
-        add(&mut self.stacks, &[function], 1);
+        let stack = self.stacks.called(NOBODY, function);
+        self.stacks.add(stack, 1);
     }
 
     /// The next step of a thread.
@@ -68,10 +130,10 @@ impl Folded {
         let thread = self.threads.entry(step.thread).or_default();
         match step.kind {
             EventKind::Entry(function) => {
-                thread.functions.push(function);
+                thread.stack = self.stacks.called(thread.stack, function);
                 thread.inner.push(0);
                 if self.weight == Weight::Calls {
-                    add(&mut self.stacks, &thread.functions, 1);
+                    self.stacks.add(thread.stack, 1);
                 }
             }
             EventKind::Exit { duration, .. } => {
@@ -79,12 +141,12 @@ impl Folded {
                 if let Some(duration) = duration.filter(|_| self.weight == Weight::Time) {
                     // Nothing is cut: times do not go back in a call of known duration.
                     let own = duration.saturating_sub(inner);
-                    add(&mut self.stacks, &thread.functions, own);
+                    self.stacks.add(thread.stack, own);
                     if let Some(around) = thread.inner.last_mut() {
                         *around = around.saturating_add(duration);
                     }
                 }
-                thread.functions.pop();
+                thread.stack = self.stacks.at(thread.stack).caller;
             }
             EventKind::Lost(_)
             | EventKind::Point(_)
@@ -95,7 +157,13 @@ impl Folded {
         }
     }
 
-    /// Writes one line for each stack that has a weight.
+    /// Frames of all stacks that are kept.
+    #[cfg(test)]
+    pub fn frames(&self) -> usize {
+        self.stacks.called.len()
+    }
+
+    /// Writes one line for each stack that has a weight. Returns how many there was no room for: more than any guest needs.
     ///
     /// # Errors
     /// What `out` says.
@@ -103,24 +171,51 @@ impl Folded {
         &self,
         name: impl Fn(FunctionId) -> N,
         out: &mut impl Write,
-    ) -> io::Result<()>
+    ) -> io::Result<u64>
     where
         N: Into<std::borrow::Cow<'a, str>>,
     {
-        for (stack, weight) in self.stacks.iter().filter(|(_, weight)| **weight > 0) {
-            let names = stack
-                .iter()
-                .map(|function| name(*function).into().replace(';', ":"));
-            writeln!(out, "{} {weight}", names.collect::<Vec<_>>().join(";"))?;
-        }
-        Ok(())
+        let mean = LINE_MEAN_MAX.saturating_mul(self.stacks.all.len());
+        self.write_within(LINES_MAX.saturating_add(mean), name, out)
     }
-}
 
-fn add(stacks: &mut BTreeMap<Vec<FunctionId>, u64>, stack: &[FunctionId], weight: u64) {
-    match stacks.get_mut(stack) {
-        Some(sum) => *sum = sum.saturating_add(weight),
-        None => drop(stacks.insert(stack.to_vec(), weight)),
+    /// The same in so many bytes.
+    fn write_within<'a, N>(
+        &self,
+        mut room: usize,
+        name: impl Fn(FunctionId) -> N,
+        out: &mut impl Write,
+    ) -> io::Result<u64>
+    where
+        N: Into<std::borrow::Cow<'a, str>>,
+    {
+        let (mut line, mut left_out) = (String::new(), 0);
+        // What is called from each stack in the line, and where in it that ends.
+        let mut around = vec![(self.stacks.called_from(NOBODY), 0)];
+        while let Some((called, end)) = around.last_mut() {
+            line.truncate(*end);
+            let Some((function, stack)) = called.next() else {
+                around.pop();
+                continue;
+            };
+            if around.len() > 1 {
+                line.push(';');
+            }
+            line.push_str(&name(function).into().replace(';', ":"));
+            around.push((self.stacks.called_from(stack), line.len()));
+            let weight = self.stacks.at(stack).weight;
+            if weight == 0 {
+                continue;
+            }
+            match room.checked_sub(line.len()) {
+                Some(rest) => {
+                    room = rest;
+                    writeln!(out, "{line} {weight}")?;
+                }
+                None => left_out += 1,
+            }
+        }
+        Ok(left_out)
     }
 }
 
@@ -128,6 +223,7 @@ fn add(stacks: &mut BTreeMap<Vec<FunctionId>, u64>, stack: &[FunctionId], weight
 mod tests {
     use super::*;
     use crate::event::End;
+    use crate::testing::{entry, event, exit};
 
     #[test]
     fn each_stack_has_the_time_of_its_innermost_function() {
@@ -137,6 +233,49 @@ mod tests {
     #[test]
     fn without_times_each_stack_has_the_calls_of_its_innermost_function() {
         assert_eq!(text_by(Weight::Calls), "f0: 1\nf0:;f1: 3\n");
+    }
+
+    /// Stacks that are deep take more room in lines than where they are kept: that has an end, and it is said how many are left out.
+    #[test]
+    fn there_is_room_for_so_many_lines_and_the_rest_is_counted() {
+        let mut folded = Folded::by(Weight::Calls);
+        for depth in 0..1_000 {
+            folded.add(&event(0, 0, 0, depth, entry(depth)));
+        }
+        assert_eq!(folded.frames(), 1_000);
+        let write = |room| {
+            let mut text = Vec::new();
+            let left_out = folded.write_within(room, |_| "f", &mut text).unwrap();
+            (String::from_utf8(text).unwrap(), left_out)
+        };
+        let (text, left_out) = write(1 + 3 + 5);
+        assert_eq!((&*text, left_out), ("f 1\nf;f 1\nf;f;f 1\n", 997));
+        assert_eq!(write(1 + 3 + 5 - 1).1, 998);
+        let (text, left_out) = write(1_000_000);
+        assert_eq!((text.lines().count(), left_out), (1_000, 0));
+        let most = LINES_MAX + 1_001 * LINE_MEAN_MAX;
+        assert!(text.len() < most, "any guest has room");
+    }
+
+    #[test]
+    fn lines_are_in_the_order_of_their_functions_the_outermost_first() {
+        let mut folded = Folded::by(Weight::Calls);
+        // They are met in another order.
+        for (depth, function) in [(0, 2), (1, 1), (2, 3)] {
+            folded.add(&event(0, 0, 0, depth, entry(function)));
+        }
+        for function in [3, 1, 2] {
+            folded.add(&event(0, 0, 0, 0, exit(function)));
+        }
+        folded.add_alone(FunctionId(0));
+        folded.add_alone(FunctionId(3));
+        folded.add(&event(0, 0, 1, 0, entry(2)));
+        folded.add(&event(0, 0, 1, 1, entry(0)));
+        let mut text = Vec::new();
+        let name = |function: FunctionId| function.0.to_string();
+        assert_eq!(folded.write(name, &mut text).unwrap(), 0);
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(text, "0 1\n2 2\n2;0 1\n2;1 1\n2;1;3 1\n3 1\n");
     }
 
     fn text_by(weight: Weight) -> String {
@@ -164,7 +303,7 @@ mod tests {
         step(exit(0, Some(50)));
         let mut text = Vec::new();
         let name = |function: FunctionId| format!("f{};", function.0);
-        folded.write(name, &mut text).unwrap();
+        assert_eq!(folded.write(name, &mut text).unwrap(), 0);
         String::from_utf8(text).unwrap()
     }
 }

@@ -8,6 +8,7 @@ pub mod ctf;
 pub mod events;
 pub mod folded;
 pub mod html;
+pub(crate) mod last_event;
 #[cfg(feature = "parquet")]
 pub mod parquet;
 pub mod perfetto;
@@ -15,5 +16,6 @@ pub mod probes;
 pub mod remark;
 pub mod resolution;
 pub mod store;
+pub mod tids;
 pub mod trace_dat;
 pub mod uftrace;

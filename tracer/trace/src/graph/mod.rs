@@ -32,3 +32,4 @@ mod ties;
 
 pub use anomaly::{Anomalies, Anomaly, Seen};
 pub use deaths::Death;
+pub(crate) use run::STACK_OPEN_MAX;

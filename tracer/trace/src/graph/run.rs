@@ -8,7 +8,7 @@ use super::stack::Stack;
 use crate::event::{End, Event, EventKind, Sink, Step, Values};
 
 /// Calls open at once on one stack, and on all, at most.
-pub(super) const STACK_OPEN_MAX: usize = 1 << 14;
+pub(crate) const STACK_OPEN_MAX: usize = 1 << 14;
 pub(super) const OPEN_MAX: usize = 1 << 20;
 
 /// One record, with what is known of its place.

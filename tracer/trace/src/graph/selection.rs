@@ -1,7 +1,8 @@
 //! Which calls of a graph are shown: ftrace's options, applied to what was recorded.
 //!
 //! Depth counts the calls that are shown, so a subtree begins at depth 0. With a threshold an entry
-//! waits until its end is known; for a call of unknown duration that is the last thing known of it.
+//! waits until its end is known; for a call of unknown duration that is the last thing known of it, and for one that never
+//! ends the last thing known of all.
 
 use std::collections::BTreeMap;
 
@@ -270,6 +271,19 @@ impl Selection {
         }
         *free = open.len();
         open.last().map_or(0, |call| call.depth)
+    }
+
+    /// The trace goes on at least until then, whatever its calls: what is open at the end has lasted as long.
+    pub fn lasts_until(&mut self, time_ns: u64) {
+        self.last_ns = self.last_ns.max(time_ns);
+    }
+
+    /// Whether calls of a thread are shown or not by when the trace ends, if the thread has no more steps.
+    #[must_use]
+    pub fn asks_for_end(&self, thread: u32) -> bool {
+        let calls = self.threads.get(&thread);
+        let mut open = calls.into_iter().flat_map(|calls| &calls.open);
+        open.any(|call| call.is_held && call.is_goal && !self.is_long(call, self.last_ns))
     }
 
     /// A thread has no more steps: calls that are open for long enough are shown.

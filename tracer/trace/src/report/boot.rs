@@ -94,18 +94,40 @@ struct Open {
     role: Role,
     is_init_call: IsInitCall,
     entered_ns: u64,
+    /// How long its thread had waited by then.
     waited_ns: u64,
     /// It makes an init call: what it called that may be that.
     made: Made,
+    place: Place,
+}
+
+/// What is known of a call and of all calls around it, so that nobody has to look at each of them.
+#[derive(Debug, Clone, Copy, Default)]
+struct Place {
+    is_of_boot: bool,
+    is_idle: bool,
+    /// Another task runs.
+    is_wait: bool,
+    /// Who waits where this does: the innermost that is not about waiting itself.
+    waiter: Option<FunctionId>,
+    /// Which stage it is in, or init call: the innermost.
+    within: Option<FunctionId>,
+}
+
+/// What a thread has open, and how long it has waited.
+#[derive(Debug, Default)]
+struct Thread {
+    open: Vec<Open>,
+    waited_ns: u64,
 }
 
 impl Open {
-    /// It has returned after so long.
-    const fn spent(&self, total_ns: u64, thread: u32) -> Spent {
+    /// It has returned after so long, and its thread had waited so long by then.
+    const fn spent(&self, total_ns: u64, thread: u32, waited_ns: u64) -> Spent {
         Spent {
             calls: 1,
             total_ns,
-            waited_ns: self.waited_ns,
+            waited_ns: waited_ns.saturating_sub(self.waited_ns),
             entered_ns: self.entered_ns,
             thread,
         }
@@ -124,6 +146,30 @@ impl Open {
             }
             IsInitCall::Unsaid | IsInitCall::NotListed => return,
         };
+    }
+}
+
+impl Place {
+    /// Of a call of this function, in another one if any is open.
+    fn of(function: FunctionId, callee: Known, caller: Option<&Open>) -> Self {
+        let around = caller.map(|caller| caller.place).unwrap_or_default();
+        let is_named = caller.is_some_and(|caller| match caller.role {
+            Role::Staged => true,
+            Role::RunsInitCalls => callee.is_init_call != IsInitCall::NotListed,
+            Role::RunsOfConsoles => callee.is_init_call == IsInitCall::Listed,
+            _ => false,
+        });
+        let waiter = match callee.role {
+            Role::Waiting | Role::Waits => around.waiter,
+            _ => Some(function),
+        };
+        Self {
+            is_of_boot: around.is_of_boot || callee.role == Role::Staged,
+            is_idle: around.is_idle || callee.role == Role::Idle,
+            is_wait: around.is_wait || callee.role == Role::Waits,
+            waiter,
+            within: is_named.then_some(function).or(around.within),
+        }
     }
 }
 
@@ -148,7 +194,7 @@ struct Waited {
 #[derive(Debug, Default)]
 pub(super) struct Boot {
     known: HashMap<FunctionId, Known>,
-    threads: HashMap<u32, Vec<Open>>,
+    threads: HashMap<u32, Thread>,
     stages: HashMap<(FunctionId, FunctionId), Spent>,
     init_calls: InitCalls,
     /// By who waited, and in which stage or init call that was.
@@ -171,7 +217,7 @@ impl Boot {
 
     /// The next step of a thread. `name` is that of a function.
     pub fn add(&mut self, step: &Event, name: impl Fn(FunctionId) -> String) {
-        let open = self.threads.entry(step.thread).or_default();
+        let Thread { open, waited_ns } = self.threads.entry(step.thread).or_default();
         match step.kind {
             EventKind::Entry(function) => {
                 let (first, init_calls) = (&mut self.first, &self.init_calls);
@@ -193,8 +239,9 @@ impl Boot {
                     role,
                     is_init_call: known.is_init_call,
                     entered_ns: step.time_ns,
-                    waited_ns: 0,
+                    waited_ns: *waited_ns,
                     made: Made::Nothing,
+                    place: Place::of(function, *known, open.last()),
                 });
                 if role == Role::Staged {
                     self.begun_ns.get_or_insert(step.time_ns);
@@ -211,15 +258,15 @@ impl Boot {
     }
 
     fn returned(&mut self, step: &Event, ended: Open, duration_ns: u64) {
-        let Some(open) = self.threads.get_mut(&step.thread) else {
+        let Some(Thread { open, waited_ns }) = self.threads.get_mut(&step.thread) else {
             return;
         };
-        let is_of_boot = open.iter().any(|open| open.role == Role::Staged);
-        let is_idle = open.iter().any(|open| open.role == Role::Idle);
+        let around = open.last().map(|caller| caller.place).unwrap_or_default();
+        let (is_of_boot, is_idle) = (around.is_of_boot, around.is_idle);
         if (is_of_boot || ended.role == Role::Staged) && !is_idle {
             self.ended_ns = self.ended_ns.max(step.time_ns);
         }
-        let spent = ended.spent(duration_ns, step.thread);
+        let spent = ended.spent(duration_ns, step.thread, *waited_ns);
         if let Some(caller) = open.last_mut() {
             if caller.role == Role::Staged {
                 let key = (ended.function, caller.function);
@@ -236,15 +283,21 @@ impl Boot {
         if ended.role == Role::RunsInitCalls {
             self.init_calls.add(ended.made, spent);
         }
-        let is_outermost = open.iter().all(|open| open.role != Role::Waits);
+        let is_outermost = !around.is_wait;
         if ended.role == Role::Waits && is_of_boot && !is_idle && is_outermost {
-            open.iter_mut()
-                .for_each(|open| open.waited_ns = open.waited_ns.saturating_add(duration_ns));
-            let waited = self.waits.entry(waiter(open)).or_default();
+            *waited_ns = waited_ns.saturating_add(duration_ns);
+            let key = (around.waiter, around.within);
+            let waited = self.waits.entry(key).or_default();
             waited.times += 1;
             waited.total_ns = waited.total_ns.saturating_add(duration_ns);
             waited.longest_ns = waited.longest_ns.max(duration_ns);
         }
+    }
+
+    /// Calls that are open, in all threads.
+    #[cfg(test)]
+    pub fn open_calls(&self) -> usize {
+        self.threads.values().map(|thread| thread.open.len()).sum()
     }
 
     /// The init calls that are traced: what they took, and what the calls took that made them.
@@ -333,24 +386,6 @@ impl Boot {
             remarks: Vec::new(),
         }
     }
-}
-
-/// Who waits, of the calls that are open: the innermost that is not about waiting itself; and in which stage, or init call.
-fn waiter(open: &[Open]) -> (Option<FunctionId>, Option<FunctionId>) {
-    let mut inner = open.iter().rev();
-    let waiter = inner.find(|open| !matches!(open.role, Role::Waiting | Role::Waits));
-    let pairs = open.iter().zip(open.iter().skip(1));
-    let is_named = |caller: &Open, callee: &Open| match caller.role {
-        Role::Staged => true,
-        Role::RunsInitCalls => callee.is_init_call != IsInitCall::NotListed,
-        Role::RunsOfConsoles => callee.is_init_call == IsInitCall::Listed,
-        _ => false,
-    };
-    let mut named = pairs
-        .rev()
-        .filter(|(caller, callee)| is_named(caller, callee));
-    let within = named.next().map(|(_, callee)| callee.function);
-    (waiter.map(|open| open.function), within)
 }
 
 /// What took longest comes first.

@@ -217,6 +217,53 @@ fn a_boot_is_its_stages_its_init_calls_and_its_waits() {
     assert_eq!(lines.len(), 10, "{text}");
 }
 
+/// What was waited counts for all that was open meanwhile, once, and for nothing that came before or after.
+#[test]
+fn waits_are_of_who_waits_and_of_all_calls_around_it() {
+    let mut calls = Calls::default();
+    calls.call(1, 0, "kernel_init", 0, 1000);
+    calls.call(1, 1, "do_one_initcall", 10, 900);
+    calls.call(1, 2, "acpi_init", 20, 800);
+    calls.call(1, 3, "schedule", 100, 200);
+    calls.call(1, 3, "schedule_timeout", 300, 500);
+    calls.call(1, 4, "schedule", 310, 490);
+    // An interrupt.
+    calls.call(1, 5, "mutex_lock", 320, 335);
+    calls.call(1, 6, "schedule", 321, 330);
+    calls.call(1, 3, "init_events", 600, 700);
+    calls.call(1, 4, "schedule", 610, 620);
+    calls.call(1, 1, "mutex_lock", 910, 950);
+    calls.call(1, 2, "schedule", 911, 941);
+    calls.call(1, 1, "setup_arch", 960, 970);
+    // Whatever the idle task calls.
+    calls.enter(0, 0, "start_kernel", 1);
+    calls.enter(0, 1, "rest_init", 2);
+    calls.call(0, 2, "schedule_timeout", 3, 990);
+    calls.call(0, 3, "schedule", 4, 980);
+    let json = answer(calls);
+    let rows = |table: &str, keys: [&str; 3]| {
+        let rows = json[table].as_array().unwrap().iter();
+        let row = |row: &serde_json::Value| keys.map(|key| row[key].to_string()).join(" ");
+        rows.map(row).collect::<Vec<_>>()
+    };
+    let stages = rows("stages", ["function", "total_ns", "waited_ns"]);
+    let expected = [
+        "\"do_one_initcall\" 890000 290000",
+        "\"mutex_lock\" 40000 30000",
+        "\"setup_arch\" 10000 0",
+    ];
+    assert_eq!(stages, expected);
+    let init_calls = rows("init_calls", ["function", "total_ns", "waited_ns"]);
+    assert_eq!(init_calls, ["\"acpi_init\" 780000 290000"]);
+    let waits = rows("waits", ["function", "within", "total_ns"]);
+    let expected = [
+        "\"acpi_init\" \"acpi_init\" 280000",
+        "\"mutex_lock\" \"mutex_lock\" 30000",
+        "\"init_events\" \"acpi_init\" 10000",
+    ];
+    assert_eq!(waits, expected);
+}
+
 /// An init call has no other caller, and whatever makes it makes one. All else that is called there is called by one that is
 /// not traced.
 #[test]

@@ -10,28 +10,22 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terms::function::FunctionId;
-use terms::quantity::in_seconds;
+use terms::quantity::{counted, in_seconds};
 
 use super::data_file::{DataFile, Next};
 use super::directory::{Task, TraceDirectory};
 use super::error::ReportError;
 use super::functions::Functions;
+use super::open_calls::OpenCalls;
+use super::trace_end::TraceEnd;
 use crate::event::{End, Event, EventKind, Sink};
 use crate::event::{Moment, Values};
 use crate::export::call_formats::CallFormats;
-use crate::export::uftrace::record::{Kind, MAX_DEPTH, Record};
+use crate::export::uftrace::record::{Kind, Record};
 use crate::export::uftrace::threads::{has_values_beside, read_side_word};
 use crate::graph::excerpt::Excerpt;
 use crate::graph::selection::Selection;
 use crate::watch::Watch;
-
-/// A call that is open in a data file.
-#[derive(Debug, Clone, Copy)]
-struct Open {
-    function: FunctionId,
-    entered_ns: u64,
-    losses: u64,
-}
 
 /// One thread; of a trace of functions, one vCPU.
 #[derive(Debug)]
@@ -48,9 +42,8 @@ struct Lane {
     side: Option<BufReader<File>>,
     /// What values stand there.
     values: Arc<CallFormats>,
-    open: Vec<Open>,
+    open: OpenCalls,
     entries: u64,
-    losses: u64,
     has_times: bool,
     last_ns: u64,
     /// When its first record was, and its last.
@@ -87,9 +80,8 @@ impl Lane {
             of_vcpu,
             side,
             values: Arc::clone(&trace.values),
-            open: Vec::new(),
+            open: OpenCalls::default(),
             entries: 0,
-            losses: 0,
             has_times: trace.has_times(),
             last_ns: 0,
             span_ns: None,
@@ -122,7 +114,7 @@ impl Lane {
             }
         }
         self.is_at_end = true;
-        notes.extend(self.remark());
+        notes.extend(self.remarks());
         Ok(())
     }
 
@@ -156,7 +148,7 @@ impl Lane {
     /// duration, so that calls of known duration are never longer than the one that they were made in.
     fn check_time(&mut self, time_ns: u64) {
         if self.has_times && time_ns < self.last_ns {
-            self.losses += 1;
+            self.open.lose();
             self.backwards += 1;
         }
         self.last_ns = time_ns;
@@ -196,18 +188,31 @@ impl Lane {
                 self.entries += 1;
                 self.close_to(record.depth, &at, sink);
                 let function = functions.id(record.value);
-                let (depth, kind) = (self.depth(), EventKind::Entry(function));
+                let (depth, kind) = (self.open.depth(), EventKind::Entry(function));
+                let ended = self.open.enter(function, record.time);
                 sink.event(Event { depth, kind, ..at });
-                self.open.push(Open {
-                    function,
-                    entered_ns: record.time,
-                    losses: self.losses,
-                });
+                if let Some(kind) = ended {
+                    let values = None;
+                    sink.event(Event {
+                        depth,
+                        kind,
+                        values,
+                        ..at
+                    });
+                }
             }
-            Kind::Exit => self.exit((record, end), at, functions, sink),
+            Kind::Exit => {
+                self.close_to(record.depth.saturating_add(1), &at, sink);
+                let is_it = |function| functions.address(function) == record.value;
+                let has_times = self.has_times;
+                if let Some(kind) = self.open.exit(is_it, end, record.time, has_times) {
+                    let depth = self.open.depth();
+                    sink.event(Event { depth, kind, ..at });
+                }
+            }
             Kind::Lost => {
-                self.losses += 1;
-                let depth = self.depth();
+                self.open.lose();
+                let depth = self.open.depth();
                 sink.event(Event { depth, ..at });
             }
             Kind::Event => {}
@@ -241,61 +246,34 @@ impl Lane {
         });
     }
 
-    fn exit(
-        &mut self,
-        (record, end): (Record, End),
-        at: Event,
-        functions: &Functions,
-        sink: &mut impl Sink,
-    ) {
-        self.close_to(record.depth.saturating_add(1), &at, sink);
-        let is_open = |open: &mut Open| functions.address(open.function) == record.value;
-        if let Some(open) = self.open.pop_if(is_open) {
-            let is_lossy = open.losses != self.losses || record.time < open.entered_ns;
-            let end = match end {
-                End::Returned if is_lossy => End::Unsure,
-                end => end,
-            };
-            let is_known = end == End::Returned && self.has_times;
-            let duration = is_known.then(|| record.time - open.entered_ns);
-            self.closed(open, end, duration, at, sink);
-        }
-    }
-
     /// Ends the calls at this depth and deeper: their exits are missing from the file.
     fn close_to(&mut self, depth: u32, at: &Event, sink: &mut impl Sink) {
-        while depth < MAX_DEPTH && self.depth() > depth {
-            let Some(open) = self.open.pop() else { return };
-            let at = Event {
+        while self.open.are_missing(depth)
+            && let Some(kind) = self.open.missing()
+        {
+            sink.event(Event {
+                depth: self.open.depth(),
+                kind,
                 values: None,
-                ..at.clone()
-            };
-            self.closed(open, End::NotSeen, None, at, sink);
+                ..*at
+            });
         }
-    }
-
-    fn closed(&self, open: Open, end: End, duration: Option<u64>, at: Event, sink: &mut impl Sink) {
-        let (depth, function) = (self.depth(), open.function);
-        let kind = EventKind::Exit {
-            function,
-            end,
-            duration,
-        };
-        sink.event(Event { depth, kind, ..at });
-    }
-
-    fn depth(&self) -> u32 {
-        u32::try_from(self.open.len()).unwrap_or(u32::MAX)
     }
 
     /// What is to be said of it, at its end.
-    fn remark(&self) -> Option<String> {
+    fn remarks(&self) -> impl Iterator<Item = String> {
         let Self {
             name, backwards, ..
         } = self;
-        (*backwards > 0).then(|| {
+        let backwards = (*backwards > 0).then(|| {
             format!("{name}: {backwards} times go back; calls around them are of unknown duration")
-        })
+        });
+        let unfollowed = Some(self.open.unfollowed).filter(|count| *count > 0);
+        let unfollowed = unfollowed.map(|count| {
+            let calls = counted(count, "call");
+            format!("{name}: {calls} not followed: too many calls open at once")
+        });
+        backwards.into_iter().chain(unfollowed)
     }
 }
 
@@ -312,6 +290,8 @@ pub struct Calls {
     /// Which part of the trace is read.
     pub excerpt: Excerpt,
     selection: Selection,
+    /// Asked at most once, where it matters for what is open then.
+    end: Option<TraceEnd>,
     failure: Option<ReportError>,
     /// Steps that were asked for.
     steps: u64,
@@ -384,6 +364,7 @@ impl Calls {
             last: None,
             functions,
             selection,
+            end: excerpt.rules.threshold.map(|_| TraceEnd::of(trace)),
             failure: None,
             steps: 0,
             watch: Watch::default(),
@@ -568,6 +549,12 @@ impl Calls {
                 }
             }
             if lane.is_at_end {
+                // How far others have been read says nothing of how long it hangs.
+                if self.selection.asks_for_end(lane.thread)
+                    && let Some(end) = self.end.take()
+                {
+                    self.selection.lasts_until(end.time_ns());
+                }
                 self.selection.finish_thread(lane.thread, &mut lane.ready);
             }
         }

@@ -1,7 +1,8 @@
 //! One data file of a trace, read record by record. Nothing in it is trusted.
 
-use std::io::{self, Read};
-use std::path::PathBuf;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::directory::Task;
@@ -78,6 +79,38 @@ impl DataFile {
             Err(error) => Err(ReportError::io("read", &self.path)(error)),
         }
     }
+}
+
+/// When the last record of a task was, as far as its file can be read, without those before it where each has the same length.
+/// Of a pipe, which can be read once, nobody knows that.
+pub(super) fn last_ns(task: &Task, values: &Arc<CallFormats>) -> Option<u64> {
+    let told = fs::metadata(&task.data).ok()?;
+    if !told.is_file() {
+        return None;
+    }
+    let last = values.is_empty().then(|| last_record(&task.data, &told));
+    if let Some(last) = last.and_then(|last| last.ok().flatten()) {
+        return Some(last.time);
+    }
+    let mut file = DataFile::open(task, values).ok()?;
+    let mut last_ns = None;
+    while let Ok(Next::Record(record, _)) = file.next() {
+        last_ns = last_ns.max(Some(record.time));
+    }
+    last_ns
+}
+
+/// The last record that is whole of a file of nothing but records.
+fn last_record(path: &Path, told: &Metadata) -> io::Result<Option<Record>> {
+    let records = told.len() / RECORD_LENGTH as u64;
+    let Some(before) = records.checked_sub(1) else {
+        return Ok(None);
+    };
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(before * RECORD_LENGTH as u64))?;
+    let mut bytes = [0; RECORD_LENGTH];
+    file.read_exact(&mut bytes)?;
+    Ok(Record::unpack(bytes))
 }
 
 /// Reads until `into` is full or the file ends.

@@ -4,7 +4,7 @@
 //! apart. What else may be another way from one run to the next, as where things lie in caches, no spread within a run
 //! tells: two runs of the same show it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -152,12 +152,11 @@ pub fn compare(
         failed.extend(pairs.iter().filter_map(check));
     }
     let mut table = table(pairs, has_times);
-    let mut names: Vec<&String> = a.functions.keys().chain(b.functions.keys()).collect();
-    names.sort_unstable();
-    names.dedup();
+    let names = a.functions.keys().chain(b.functions.keys());
+    let names: BTreeSet<&String> = names.collect();
     comparison.rows.arrange(&mut table, names.len())?;
-    table.remarks.extend([a.remark("A"), b.remark("B")]);
-    table.remarks.extend(only_one_has(&a, &b));
+    let remarks = [a.remark("A"), b.remark("B")].into_iter();
+    table.remarks.extend(remarks.chain(only_one_has(&a, &b)));
     let answer = Answer {
         view: "diff",
         facts: vec![
@@ -177,15 +176,15 @@ pub fn compare(
         period_ns: a.period_ns.max(b.period_ns),
         ..Times::default()
     };
+    let mut notes = [a.notes, b.notes].concat();
     let printed = answer.write(comparison.notation, times, &mut out);
-    let printed = printed.and_then(|notes| out.flush().map(|()| notes));
-    let (notes, printed) = match printed {
-        Ok(notes) => (notes, Ok(())),
-        Err(error) => (Vec::new(), Err(error)),
-    };
+    let printed = printed.and_then(|more| {
+        notes.splice(..0, more);
+        out.flush()
+    });
     Ok(Compared {
         printed,
-        notes: [notes, a.notes, b.notes].concat(),
+        notes,
         missing: a.missing.into_iter().chain(b.missing).collect(),
         failed,
     })

@@ -260,8 +260,8 @@ fn a_condition_holds_also_where_nobody_reads_the_table() {
     }
 
     let root = tempfile::tempdir().unwrap();
-    let a = trace(&root, "a", &[(1, 1_000)], GRAPH);
-    let b = trace(&root, "b", &[(1, 9_000)], GRAPH);
+    let a = trace(&root, "a", &[(1, 1_000); 10], GRAPH);
+    let b = trace(&root, "b", &[(1, 9_000); 10], GRAPH);
     let comparison = Comparison {
         conditions: vec!["avg > 1us".parse().unwrap()],
         ..Comparison::default()

@@ -12,6 +12,8 @@ mod callers;
 pub mod calls;
 pub mod condition;
 mod data_file;
+#[cfg(test)]
+mod deep_tests;
 pub mod diff;
 #[cfg(test)]
 mod diff_tests;
@@ -25,12 +27,16 @@ mod gather;
 pub(crate) mod graph;
 #[cfg(test)]
 mod graph_tests;
+#[cfg(test)]
+mod hang_tests;
 mod hits;
 #[cfg(test)]
 mod hits_tests;
 mod init_calls;
 pub mod last;
 mod missing;
+mod nesting;
+mod open_calls;
 mod overview;
 pub mod rows;
 mod scratch;
@@ -52,6 +58,7 @@ mod timeline;
 #[cfg(test)]
 mod timeline_tests;
 mod times;
+mod trace_end;
 mod values;
 
 use std::borrow::Cow;

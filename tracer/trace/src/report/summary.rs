@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use terms::function::FunctionId;
 use terms::quantity::plain;
 
+use super::nesting::{Nesting, OfRow};
 use super::rows::Rows;
 use super::spread::Spread;
 use super::step_map::StepMap;
@@ -105,6 +106,12 @@ struct Open {
     is_outermost: bool,
 }
 
+impl OfRow for Open {
+    fn row(&self) -> usize {
+        self.row
+    }
+}
+
 /// Adds calls up.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
@@ -113,7 +120,7 @@ pub(crate) struct Summary {
     rows: Vec<(Key, Row)>,
     /// Where in `rows`.
     places: StepMap<Key, usize>,
-    threads: StepMap<u32, Vec<Open>>,
+    threads: StepMap<u32, Nesting<Open>>,
     calls: u64,
     /// Of each vCPU that has lost any.
     lost: BTreeMap<u16, u64>,
@@ -135,7 +142,7 @@ impl Summary {
             EventKind::Entry(function) => {
                 self.calls += 1;
                 // Of a trace of functions nothing returns.
-                open.truncate(step.depth as usize);
+                open.cut(step.depth as usize);
                 let caller = caller.or_else(|| open.last().map(|call| call.function));
                 let caller = caller.filter(|_| self.by != By::Function);
                 let key = Key { function, caller };
@@ -146,7 +153,7 @@ impl Summary {
                 if let Some((_, row)) = self.rows.get_mut(row) {
                     row.calls += 1;
                 }
-                let is_outermost = open.iter().all(|call| call.row != row);
+                let is_outermost = !open.has(row);
                 open.push(Open {
                     function,
                     row,
@@ -184,6 +191,12 @@ impl Summary {
     ) -> impl Iterator<Item = (String, &'a Row)> {
         let named = move |(key, row): &'a (Key, Row)| (name(key.function).into(), row);
         self.rows.iter().map(named)
+    }
+
+    /// Calls that are open, in all threads.
+    #[cfg(test)]
+    pub fn open_calls(&self) -> usize {
+        self.threads.values().map(Nesting::len).sum()
     }
 
     /// How many rows there are.

@@ -70,6 +70,13 @@ impl Merge {
         }
     }
 
+    /// When a ring was looked at last, of all that are.
+    pub fn seen_ns(&self) -> u64 {
+        let seen = self.rings.iter().map(|ring| ring.seen_ns);
+        let seen = seen.filter(|time_ns| *time_ns != u64::MAX);
+        seen.max().unwrap_or_default()
+    }
+
     /// Nothing waits for a ring that brings nothing.
     pub fn ignore(&mut self, ring: usize) {
         self.looked(ring, u64::MAX);

@@ -299,6 +299,8 @@ impl Stream {
         }
         if let Some(graph) = self.graph.as_mut().filter(|_| pass == Pass::All) {
             graph.advance(u64::MAX, sink);
+            // A call that hangs may be the last thing that any ring has brought.
+            graph.selection.lasts_until(self.merge.seen_ns());
             graph.selection.finish(sink);
         }
     }

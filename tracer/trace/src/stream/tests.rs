@@ -5,8 +5,9 @@ use terms::field::FieldValue;
 
 use super::*;
 use crate::event::{End, EventKind, Passed, Step};
+use crate::graph::rules::Threshold;
 use crate::host::{HostStep, HostThread};
-use crate::testing::{Apart, Taking, popped, popped_in};
+use crate::testing::{Apart, Taking, functions, popped, popped_in};
 
 const STACK: u64 = 16 << 10;
 
@@ -323,4 +324,40 @@ fn records_of_a_ring_that_there_is_not_are_counted() {
     let mut seen: Vec<Event> = Vec::new();
     stream.finish(&mut seen);
     assert_eq!((stream.strays(), seen.len()), (3, 0));
+}
+
+/// A guest that hangs brings nothing any more: how long is known by when its rings were looked at.
+#[test]
+fn a_call_that_hangs_is_recorded_if_rings_were_looked_at_long_after_it() {
+    let is_recorded = |looked_ns: &[(Origin, u64)], nanoseconds| {
+        let mut stream = Stream::of_graph(2, STACK, WAITING_MAX).unwrap();
+        let rules = Rules {
+            threshold: Some(Threshold { nanoseconds }),
+            ..Rules::default()
+        };
+        stream.select(rules, &functions(1));
+        let kind = RecordKind::Graph {
+            function: FunctionId(0),
+            step: Step::Entry,
+            slot: STACK - 64,
+        };
+        stream.push(Origin::Calls(0), vec![record(10, kind)], 10);
+        for (origin, time_ns) in looked_ns {
+            stream.looked(*origin, *time_ns);
+        }
+        let mut seen: Vec<Event> = Vec::new();
+        stream.pass_on(Pass::Round, &mut seen);
+        assert_eq!(seen, [], "nobody knows yet");
+        stream.finish(&mut seen);
+        !seen.is_empty()
+    };
+    let looked = [(Origin::Calls(0), 60), (Origin::Calls(1), 40)];
+    for looked in [looked, [looked[1], looked[0]]] {
+        assert!(is_recorded(&looked, 50));
+        assert!(!is_recorded(&looked, 51));
+    }
+    assert!(
+        !is_recorded(&[], 1),
+        "rings that are not waited for say nothing"
+    );
 }

@@ -29,6 +29,11 @@ impl Looks {
         (encode(&mut self.before), encode(&mut self.now))
     }
 
+    /// No record comes any more: when rings were looked at after the last one.
+    pub fn rest(&mut self) -> Option<Vec<u8>> {
+        encode(&mut self.before)
+    }
+
     /// The round is over: what is to be written for that, if anything is, and whether that is.
     pub fn end_round(&mut self) -> (bool, Option<Vec<u8>>) {
         if std::mem::take(&mut self.has_records) {
@@ -112,5 +117,12 @@ mod tests {
         let (is_written, after) = looks.end_round();
         assert_eq!((is_written, read(after)), (true, vec![(first, 31)]));
         assert_eq!(looks.before_records(), (None, None), "once is enough");
+        assert_eq!(looks.end_round(), (true, None));
+        for time_ns in [40, 50] {
+            looks.note(first, time_ns);
+            assert_eq!(looks.end_round(), (false, None));
+        }
+        assert_eq!(read(looks.rest()), [(first, 50)]);
+        assert_eq!(looks.rest(), None);
     }
 }

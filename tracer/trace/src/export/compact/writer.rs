@@ -38,6 +38,8 @@ pub struct CompactWriter {
     looks: Looks,
     /// Functions that are written.
     functions: usize,
+    /// Whether it is asked how long calls were open that never ended.
+    has_threshold: bool,
     lock: Option<DirectoryLock>,
 }
 
@@ -62,6 +64,7 @@ impl CompactWriter {
             file: Accounted::of(file, path.clone()),
             looks: Looks::default(),
             functions: 0,
+            has_threshold: options.rules.threshold.is_some(),
             lock: Some(lock),
         };
         writer.note(Kind::Begin, &BeginNote::of(options, metadata));
@@ -209,6 +212,9 @@ impl CompactWriter {
         // What says what is missing, and how it ended, is little, and has to be there.
         self.file.blocks.has_no_budget();
         self.end_round();
+        if let Some(looks) = self.looks.rest().filter(|_| self.has_threshold) {
+            self.file.block(Kind::Looks, looks);
+        }
         self.file.say_all_dropped();
         let end = EndNote {
             doubts: doubts.to_vec(),

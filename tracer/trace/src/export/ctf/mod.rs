@@ -20,6 +20,7 @@ use self::packet::{Payload, Stream};
 use crate::event::{Event, EventKind};
 use crate::export::events::EventLine;
 use crate::export::remark::Remark;
+use crate::export::tids::Thread;
 
 /// The file that describes the others.
 const DESCRIPTION: &str = "metadata";
@@ -31,9 +32,8 @@ const CLASSES_MAX: usize = 4096;
 pub struct Ctf {
     directory: PathBuf,
     streams: BTreeMap<u16, Stream<BufWriter<File>>>,
-    /// Threads by number, as pids.
-    threads: BTreeMap<u32, u32>,
-    names: BTreeMap<u32, String>,
+    /// Threads by number.
+    threads: BTreeMap<u32, Thread>,
     /// The functions that were met.
     functions: BTreeMap<u32, String>,
     classes: Vec<Class>,
@@ -42,20 +42,14 @@ pub struct Ctf {
 }
 
 impl Ctf {
-    /// Into a directory that is there and empty. `threads` are the pids of threads, `names` the names of pids; where returns
-    /// are not traced (`has_ends`), calls are moments.
+    /// Into a directory that is there and empty, of these threads by number; where returns are not traced (`has_ends`), calls
+    /// are moments.
     #[must_use]
-    pub fn new(
-        directory: &Path,
-        threads: BTreeMap<u32, u32>,
-        names: BTreeMap<u32, String>,
-        has_ends: bool,
-    ) -> Self {
+    pub fn new(directory: &Path, threads: BTreeMap<u32, Thread>, has_ends: bool) -> Self {
         Self {
             directory: directory.to_owned(),
             streams: BTreeMap::new(),
             threads,
-            names,
             functions: BTreeMap::new(),
             classes: Vec::new(),
             numbers: HashMap::new(),
@@ -84,8 +78,8 @@ impl Ctf {
         name: impl FnOnce(FunctionId) -> String,
         values: &str,
     ) -> io::Result<()> {
-        let tid = self.threads.get(&step.thread).copied();
-        let tid = tid.unwrap_or(step.thread);
+        let thread = self.threads.get(&step.thread);
+        let tid = thread.map_or(step.thread, |thread| thread.tid);
         match step.kind {
             EventKind::Entry(function) | EventKind::Exit { function, .. } => {
                 let number = function.0;
@@ -169,8 +163,10 @@ impl Ctf {
         }
         let functions = self.functions.iter();
         let functions = functions.map(|(number, name)| (*number, &**name));
+        let threads = self.threads.into_values();
+        let names = threads.map(|thread| (thread.tid, thread.name)).collect();
         let classes = &self.classes;
-        let text = description::text(about, functions, &self.names, classes, self.has_ends);
+        let text = description::text(about, functions, &names, classes, self.has_ends);
         let mut file = File::create(self.directory.join(DESCRIPTION))?;
         file.write_all(text.as_bytes())?;
         file.flush()

@@ -24,6 +24,7 @@ use crate::event::{Event, EventKind};
 use crate::export::events::EventLine;
 use crate::export::remark::Remark;
 use crate::export::resolution::shorter;
+use crate::export::tids::Thread;
 
 /// The field of `Trace` that each packet is.
 const PACKET: u8 = 1 << 3 | 2;
@@ -76,15 +77,6 @@ impl Numbers {
 
 /// What is known of an event, by its name.
 type Annotation<'a> = (&'a str, DebugAnnotation);
-
-/// A thread as people know it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Thread {
-    /// The guest's number of it.
-    pub tid: u32,
-    /// Its name.
-    pub name: String,
-}
 
 /// Writes one trace.
 #[derive(Debug)]

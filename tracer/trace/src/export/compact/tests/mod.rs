@@ -26,7 +26,7 @@ use crate::export::uftrace::layout::NAMES_FILE;
 use crate::export::uftrace::{AnomalyNote, GRAPH, Metadata, UftraceWriter};
 use crate::form::Form;
 use crate::graph::Death;
-use crate::graph::rules::Rules;
+use crate::graph::rules::{Rules, Threshold};
 use crate::host::{ExitReason, HostStep, HostThread};
 use crate::report::{self, Format, Watch};
 use crate::stream::{Origin, Pass, Stream, StreamOptions, WAITING_MAX};
@@ -452,6 +452,62 @@ fn small() -> Session {
         },
         rounds: rounds.collect(),
     }
+}
+
+/// A guest that hangs brings nothing any more, and those calls are asked for that took long: when its rings were looked at last is kept.
+#[test]
+fn a_call_that_hangs_is_in_both_kinds_of_traces_with_a_threshold() {
+    let stack = Gva(0xffff_8880_0000_0000);
+    let hang = Record {
+        time_ns: 1_000,
+        kind: RecordKind::Graph {
+            function: FunctionId(0),
+            step: Step::Entry,
+            slot: stack.0 + 0x3000,
+        },
+    };
+    let brought = |origin, records: &[Record], looked_ns| Brought {
+        origin,
+        records: records.to_vec(),
+        until_ns: looked_ns,
+        looked_ns: Some(looked_ns),
+    };
+    let round = |records: &[Record], looked_ns| {
+        let calls = [records, &[]];
+        let calls = (0..).zip(calls);
+        let calls = calls.map(|(vcpu, of)| brought(Origin::Calls(vcpu), of, looked_ns));
+        let points = [0, 1].map(|vcpu| brought(Origin::Points(vcpu), &[], looked_ns));
+        calls.chain(points).collect::<Vec<_>>()
+    };
+    let shown = |nanoseconds| {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name| folder.path().join(name);
+        let rules = Rules {
+            threshold: Some(Threshold { nanoseconds }),
+            ..Rules::default()
+        };
+        let session = Session {
+            options: StreamOptions {
+                rules,
+                ..small().options
+            },
+            rounds: vec![
+                round(std::slice::from_ref(&hang), 2_000),
+                round(&[], 5_000),
+                round(&[], 9_000),
+            ],
+            ..small()
+        };
+        session.directly(&place("direct"));
+        session.compact(&place("store"));
+        convert(&place("store"), &place("again"), false, &Watch::default()).unwrap();
+        assert_same(&place("direct"), &place("again"));
+        let view = Format::Counts.into();
+        let printed = report::print(&place("direct"), &view, std::io::sink());
+        printed.unwrap().entries == 1
+    };
+    assert!(shown(8_000));
+    assert!(!shown(8_001));
 }
 
 #[test]
