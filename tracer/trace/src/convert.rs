@@ -172,7 +172,7 @@ pub fn folded(
         .map_err(ReportError::Output)?;
     let left_out = (left_out > 0).then(|| {
         let stacks = counted(left_out, "stack");
-        format!("{stacks} left out: no guest has so many that are so deep")
+        format!("{stacks} left out: there are too many that are too deep")
     });
     let notes = calls.notes.iter().map(String::as_str);
     // A stack has no place for what happened at a moment.
