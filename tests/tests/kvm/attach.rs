@@ -106,7 +106,7 @@ fn what_was_led_elsewhere_by_hand_leads_back() {
     let mut other = other();
     let text = digest(&mut other);
     let before = left_in(&other);
-    let attached = attach(&other, &["--trace", "function", "--filter", "calls_*"]);
+    let mut attached = attach(&other, &["--trace", "function", "--filter", "calls_*"]);
     let mut client = attached.client();
     client.call("stop", json!({}));
     assert_eq!(digest(&mut other), text);

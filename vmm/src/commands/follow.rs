@@ -13,8 +13,10 @@ use crate::foreign::process::Process;
 use crate::outcome::Outcome;
 use crate::signals::Signals;
 
-/// Between two attempts: each of them holds the guest for a moment.
+/// Between two attempts, at least.
 const REST: Duration = Duration::from_millis(250);
+/// And as many times as long as the last one took: it holds the guest, which would not come to run its kernel on a slow host.
+const SHARE: u32 = 4;
 const VMM: u64 = 1;
 const SIGNAL: u64 = 2;
 
@@ -39,19 +41,23 @@ pub fn follow(
 ) -> Result<Followed, Failure> {
     let failed = |error| Failure::bad_input(format!("the guest cannot be waited for: {error}"));
     let events = listen(process, signals).map_err(failed)?;
-    let mut said = String::new();
+    let (mut said, mut took) = (String::new(), Duration::ZERO);
     loop {
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
         if left == Some(Duration::ZERO) {
             return Ok(Followed::Ended(Outcome::Elapsed));
         }
-        let rest = left.map_or(REST, |left| left.min(REST));
+        let rest = REST.max(SHARE * took);
+        let rest = left.map_or(rest, |left| left.min(rest));
         match wait(&events, rest).map_err(failed)? {
             Some(VMM) => return Ok(Followed::Ended(Outcome::Vanished(process.pid()))),
             Some(_) if signals.take() => return Ok(Followed::Ended(Outcome::Interrupted)),
             _ => {}
         }
-        match begin() {
+        let begun = Instant::now();
+        let next = begin();
+        took = begun.elapsed();
+        match next {
             Ok(events) => return Ok(Followed::Begun(Box::new(events))),
             Err(failure) => say(&failure.message, &mut said),
         }

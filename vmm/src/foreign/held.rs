@@ -20,6 +20,8 @@ use super::way_back::WayBack;
 
 /// Between two looks, when nothing stops.
 const REST: Duration = Duration::from_micros(500);
+/// Time that a thread has to stop that is to be let go.
+const LET_GO: Duration = Duration::from_secs(30);
 
 /// A thread that is held until this is dropped.
 #[derive(Debug)]
@@ -316,8 +318,9 @@ impl Drop for HeldThread {
         if self.is_gone {
             return;
         }
-        // One that was not seen to stop is not let go before it is: it may have stopped for a signal, which is to be its own.
-        let deadline = Instant::now() + Duration::from_secs(2);
+        // One that was not seen to stop is not let go before it is: it may have stopped for a signal, which is to be its own. It stays
+        // held where that takes too long, and can be held by nobody then, so there is time for it on the slowest host.
+        let deadline = Instant::now() + LET_GO;
         if self.at.get().is_none() {
             let _ = ptrace::interrupt(self.thread);
         }
