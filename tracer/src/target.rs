@@ -176,17 +176,6 @@ pub trait TextMemory: TargetMemory + WindowMemory {
     /// A [`MemoryError`]; then nothing was written.
     fn write(&mut self, at: Gva, bytes: &[u8]) -> Result<(), MemoryError>;
 
-    /// So many words of 64 bits that lie one after the other.
-    ///
-    /// # Errors
-    /// As [`Self::read`].
-    fn read_words(&self, at: Gva, count: usize) -> Result<Vec<u64>, MemoryError> {
-        let mut bytes = vec![0; 8 * count];
-        self.read(at, &mut bytes)?;
-        let words = bytes.as_chunks::<8>().0.iter();
-        Ok(words.map(|word| u64::from_le_bytes(*word)).collect())
-    }
-
     /// The same of many places at once, where that is less work.
     ///
     /// # Errors
