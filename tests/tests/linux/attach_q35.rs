@@ -43,8 +43,16 @@ impl Shell {
     }
 
     fn does(&mut self, line: &str) {
+        self.begins(line);
+        self.has_done();
+    }
+
+    fn begins(&mut self, line: &str) {
         self.qemu.type_text(&format!("{line}\n"));
         self.lines += 1;
+    }
+
+    fn has_done(&self) {
         self.qemu.wait_for(&format!("did {}.", self.lines));
     }
 }
@@ -252,16 +260,15 @@ fn a_processor_that_is_plugged_in_or_pulled_out_while_a_guest_is_traced_does_no_
         for tracer in ["profile", "function", "graph"] {
             let options = json!({"name": "some", "tracer": tracer});
             client.call("session.create", options);
-            shell.qemu.type_text(&format!(
-                "taskset 4 syscalls {CALLS}; taskset 1 syscalls {CALLS}\n"
+            shell.begins(&format!(
+                "taskset 4 syscalls {CALLS}; taskset 1 syscalls {CALLS}"
             ));
             for _ in 0..10 {
                 let filter = json!({"session": "some", "filter": ["vfs_*", "__x64_sys_*"]});
                 client.call("start", filter);
                 client.call("stop", json!({"session": "some"}));
             }
-            shell.lines += 1;
-            shell.qemu.wait_for(&format!("did {}.", shell.lines));
+            shell.has_done();
             client.call("session.delete", json!({"session": "some"}));
         }
         let status = client.status();

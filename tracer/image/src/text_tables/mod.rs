@@ -361,8 +361,6 @@ fn distances<'e>(
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use super::*;
     use crate::Image;
     use crate::testing::{ElfFile, TEXT, body};
@@ -372,7 +370,6 @@ mod tests {
     #[test]
     fn words_are_known_that_lead_to_any_of_many_ranges_of_text() {
         const RANGES: u64 = 30_000;
-        let began = Instant::now();
         let start = |number: u64| TEXT + number * 32;
         let last = start(RANGES - 1);
         let inside = [TEXT, TEXT + 15, start(5000) + 7, last, last + 15];
@@ -395,7 +392,5 @@ mod tests {
                 "{name}"
             );
         }
-        let took = began.elapsed();
-        assert!(took < Duration::from_secs(30), "{took:?}");
     }
 }
