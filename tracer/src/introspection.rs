@@ -11,7 +11,7 @@ use terms::region::Region;
 
 use crate::current_task::Cgroup;
 use crate::module::Module;
-use crate::stack::{Unwind, UnwindError};
+use crate::stack::{OwnReturn, Unwind, UnwindError};
 use crate::target::{MemoryError, PhysicalMemory, VcpuRegisters};
 
 /// A module in the guest's list.
@@ -269,12 +269,14 @@ pub trait Introspection: Debug + Send {
     fn returns(&self, memory: &dyn PhysicalMemory, vcpus: &[VcpuRegisters]) -> Returns;
 
     /// More parts of its memory, sorted and without overlap, by which it does not return: of the stacks on which `places` lie,
-    /// what lies beside return addresses. That is more work while the guest is stopped, so it is asked when something was found.
+    /// what lies beside return addresses, which are what `own` makes of what lies there. That is more work while the guest is
+    /// stopped, so it is asked when something was found.
     fn beside_returns(
         &self,
         memory: &dyn PhysicalMemory,
         vcpus: &[VcpuRegisters],
         places: &[Gpa],
+        own: &OwnReturn<'_>,
     ) -> Vec<Region>;
 
     /// The cgroup at this path, in the one hierarchy of all.

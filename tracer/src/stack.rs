@@ -38,6 +38,16 @@ impl CopiedStack {
     }
 }
 
+/// From a word of a stack that a call may return by, and what lies there, to where the call was made: what lies there but where it was
+/// hooked.
+pub type OwnReturn<'a> = dyn Fn(Gva, Gva) -> Gva + 'a;
+
+/// Nothing is hooked.
+#[must_use]
+pub const fn as_it_lies(_: Gva, there: Gva) -> Gva {
+    there
+}
+
 /// Addresses of a stack.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Walked {

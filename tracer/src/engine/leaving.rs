@@ -13,6 +13,7 @@ use terms::region::{Region, common, joined};
 
 use super::{ApplyError, Engine};
 use crate::introspection::{Introspection, Returns, Untold};
+use crate::stack::as_it_lies;
 use crate::stub::mirror::give_back::give_back;
 use crate::target::{MemoryError, StoppedTarget};
 use crate::window::title::MirrorMemory;
@@ -162,7 +163,8 @@ impl Stubs {
     ) -> Result<Inside, MemoryError> {
         let returns = returns(target, kernel);
         if let Some(mirror) = mirror {
-            give_back(target, mirror, |word| self.hold(word), &returns.unused)?;
+            let told = (kernel, &returns.unused[..]);
+            give_back(target, mirror, |word| self.hold(word), told)?;
         }
         inside(target, self, (kernel, returns), leaving)
     }
@@ -225,7 +227,7 @@ fn inside(
     let are_all = found.words > 0 && found.words == places.len() as u64;
     if let Some(kernel) = kernel.filter(|_| are_all) {
         let at: Vec<Gpa> = places.iter().map(|(at, _)| *at).collect();
-        let beside = kernel.beside_returns(&target, target.vcpus(), &at);
+        let beside = kernel.beside_returns(&target, target.vcpus(), &at, &as_it_lies);
         places.retain(|(at, _)| !is_in(&beside, *at));
         found.words = places.len() as u64;
         found.first = places.first().copied();
@@ -252,17 +254,9 @@ fn is_in(parts: &[Region], at: Gpa) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::current_task::Cgroup;
-    use crate::introspection::{
-        CgroupError, Contents, KprobesError, Loaded, ModuleError, TaskList,
-    };
-    use crate::mock::MockTarget;
-    use crate::module::Module;
-    use crate::stack::{Unwind, UnwindError};
-    use crate::target::{PhysicalMemory, TextMemory, VcpuRegisters};
+    use crate::mock::{MockKernel, MockTarget};
+    use crate::target::TextMemory;
 
     /// What the guest says, and who says it.
     fn asked<'k>(
@@ -276,86 +270,6 @@ mod tests {
         start: Gva(0xffff_ffff_b000_0000),
         bytes: 0x1000,
     };
-
-    /// A kernel of which nothing is known but what it returns by, and what it does not return by when it is asked once more.
-    #[derive(Debug)]
-    struct Known(Returns, Vec<Region>);
-
-    impl Introspection for Known {
-        fn init_is_gone(&self, _: &dyn PhysicalMemory) -> bool {
-            true
-        }
-
-        fn has_modules(&self) -> bool {
-            false
-        }
-
-        fn modules(
-            &self,
-            _: &dyn PhysicalMemory,
-            _: &[image::TextRange],
-        ) -> Result<Vec<Loaded>, ModuleError> {
-            Ok(Vec::new())
-        }
-
-        fn symbols(&self, _: &dyn PhysicalMemory, _: &Module) -> Result<usize, ModuleError> {
-            Ok(0)
-        }
-
-        fn contents(&self, _: &dyn PhysicalMemory, _: &Module) -> Result<Contents, ModuleError> {
-            Ok(Contents::default())
-        }
-
-        fn read(
-            &self,
-            _: &dyn PhysicalMemory,
-            at: Gva,
-            into: &mut [u8],
-        ) -> Result<(), MemoryError> {
-            let length = into.len();
-            Err(MemoryError::NotMapped {
-                address: at,
-                length,
-            })
-        }
-
-        fn kprobes(&self, _: &dyn PhysicalMemory) -> Result<Vec<Gva>, KprobesError> {
-            Ok(Vec::new())
-        }
-
-        fn kprobe_in_the_way(&self, _: &[Gva], _: Gva, _: Gva) -> Option<Gva> {
-            None
-        }
-
-        fn cgroup(&self, _: &dyn PhysicalMemory, _: &str) -> Result<Cgroup, CgroupError> {
-            Err(CgroupError::Unknown)
-        }
-
-        fn returns(&self, _: &dyn PhysicalMemory, _: &[VcpuRegisters]) -> Returns {
-            self.0.clone()
-        }
-
-        fn beside_returns(
-            &self,
-            _: &dyn PhysicalMemory,
-            _: &[VcpuRegisters],
-            _: &[Gpa],
-        ) -> Vec<Region> {
-            self.1.clone()
-        }
-
-        fn can_unwind(&self) -> bool {
-            false
-        }
-
-        fn unwind(&self, _: &dyn PhysicalMemory) -> Result<Arc<dyn Unwind>, UnwindError> {
-            Err(UnwindError::None)
-        }
-
-        fn tasks(&self) -> Option<Box<dyn TaskList>> {
-            None
-        }
-    }
 
     #[test]
     fn a_word_by_which_the_kernel_does_not_return_leads_nowhere() {
@@ -374,9 +288,9 @@ mod tests {
                 within: within.map(<[Region]>::to_vec).ok_or(Untold::Kprobes),
                 unused: unused.to_vec(),
             };
-            Known(returns, Vec::new())
+            MockKernel(returns, Vec::new())
         };
-        let found = |kernel: &Known| {
+        let found = |kernel: &MockKernel| {
             let found = inside(
                 &target,
                 STUBS,
@@ -398,7 +312,7 @@ mod tests {
         assert_eq!(found(&kernel(Some(&within), &[first])), (1, Some(words[1])));
         assert_eq!(found(&kernel(Some(&[]), &[])), (0, None));
         // What turns out to lie beside what it returns by.
-        let asked_again = |beside: &[Region]| Known(kernel(None, &[]).0, beside.to_vec());
+        let asked_again = |beside: &[Region]| MockKernel(kernel(None, &[]).0, beside.to_vec());
         let beside = [part(words[0], 0x1000), part(words[3], 8)];
         assert_eq!(found(&asked_again(&beside[..1])), (2, Some(words[2])));
         assert_eq!(found(&asked_again(&beside[1..])), (3, Some(words[0])));
@@ -414,7 +328,7 @@ mod tests {
             start: Gpa(0x40_0000),
             bytes: 1 << 20,
         };
-        let kernel = Known(Returns::anywhere(Untold::Kprobes), vec![everywhere]);
+        let kernel = MockKernel(Returns::anywhere(Untold::Kprobes), vec![everywhere]);
         let found = |target: &MockTarget| {
             let found =
                 inside(target, STUBS, asked(target, Some(&kernel)), Leaving::Trying).unwrap();
@@ -433,7 +347,7 @@ mod tests {
             vcpu: 1,
             rip: Gva(0x8000),
         };
-        let kernel = Known(Returns::anywhere(why), Vec::new());
+        let kernel = MockKernel(Returns::anywhere(why), Vec::new());
         let look = |target: &MockTarget, leaving| {
             let found = inside(target, STUBS, asked(target, Some(&kernel)), leaving).unwrap();
             (found.is_nobody(), found.words, found.untold)

@@ -18,7 +18,7 @@ use crate::introspection::{
     Untold,
 };
 use crate::module::Module;
-use crate::stack::{Unwind, UnwindError};
+use crate::stack::{OwnReturn, Unwind, UnwindError};
 use crate::target::{MemoryError, PhysicalMemory, TargetMemory, VcpuRegisters};
 
 type View<'a> = KernelView<'a, dyn PhysicalMemory + 'a>;
@@ -118,6 +118,7 @@ impl Introspection for Kernel {
         memory: &dyn PhysicalMemory,
         vcpus: &[VcpuRegisters],
         places: &[Gpa],
+        own: &OwnReturn<'_>,
     ) -> Vec<Region> {
         let known = self.stacks.as_ref().zip(self.tasks.as_ref());
         let orc = self.orc.as_ref().and_then(|orc| orc.read(memory).ok());
@@ -128,7 +129,7 @@ impl Introspection for Kernel {
         let modules: Vec<Module> = modules.into_iter().map(|one| one.module).collect();
         let orc = orc.and(memory, &modules);
         let look = Look::new(stacks, memory, tasks, vcpus);
-        look.beside_returns(&orc, &modules, places)
+        look.beside_returns((&orc, own), &modules, places)
     }
 
     fn cgroup(&self, memory: &dyn PhysicalMemory, path: &str) -> Result<Cgroup, CgroupError> {

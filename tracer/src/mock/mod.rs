@@ -5,6 +5,7 @@
 //! zero by accident: frames come into being, as zeros, when they are first written.
 
 mod guest;
+mod kernel;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,6 +20,7 @@ use crate::target::{
 };
 
 pub use guest::{HOST, Meanwhile, MockGuest, MockMemory, MockRunning, MockStopped, NoPollers};
+pub use kernel::MockKernel;
 
 /// Bytes of RAM, from 0 on.
 pub const RAM_BYTES: u64 = 256 << 20;

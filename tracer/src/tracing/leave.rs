@@ -6,15 +6,21 @@ use std::time::Duration;
 use super::attachment::Attachment;
 use super::stops::Stops;
 use super::{Tracing, TracingError};
+use crate::clock::HostClock;
 use crate::engine::{Foothold, FrozenBy, Inside, Leaving};
 use crate::guest::Guest;
 use crate::points::events::Callback;
 use crate::points::locks::{self, LockPrefixes};
 
 /// How often it is looked whether the guest has left the stubs, each look through all of its memory.
-const LOOKS: u32 = 5;
-/// Between two looks.
+const LOOKS: u32 = 7;
+/// The first rest between two looks. Each is twice as long as the one before, 1.3 s in all.
 const REST: Duration = Duration::from_millis(20);
+/// A rest is at least as many times as long as the look before, in which the guest was held: a stack that has no task any more goes
+/// when the guest comes to it, and a slow one on a busy host has hardly begun to run after 20 ms.
+const REST_FOR_LOOK: u32 = 2;
+/// But no longer than this.
+const LONGEST_REST: Duration = Duration::from_secs(2);
 
 impl Tracing {
     /// Stops every session, and takes the window out of the guest when nothing in it leads there any more. Returns what
@@ -41,9 +47,9 @@ impl Tracing {
             self.stop(guest, &name)?;
         }
         lead_back(self, guest)?;
-        let rest = self.attachment.shared.host.rest;
+        let host = self.attachment.shared.host;
         let engine = &mut self.attachment.engine;
-        until_nobody(rest, |leaving| {
+        until_nobody(host, |leaving| {
             Ok(engine.leave(&mut guest.stop()?, leaving)?)
         })
     }
@@ -99,15 +105,64 @@ fn take_up_again(on: &mut Attachment) -> Vec<String> {
 
 /// Looks, a few times, until nothing in the guest leads to the window. Returns what the last look has found.
 pub(super) fn until_nobody(
-    rest: fn(Duration),
+    host: HostClock,
     mut look: impl FnMut(Leaving) -> Result<Inside, TracingError>,
 ) -> Result<Inside, TracingError> {
+    let mut rest = REST;
     for _ in 1..LOOKS {
+        let begun = (host.now)();
         let inside = look(Leaving::Trying)?;
         if inside.is_nobody() {
             return Ok(inside);
         }
-        rest(REST);
+        let took = (host.now)().saturating_sub(begun);
+        (host.rest)(rest.max((took * REST_FOR_LOOK).min(LONGEST_REST)));
+        rest *= 2;
     }
     look(Leaving::LastTry)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+
+    thread_local! {
+        static NOW: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+        static RESTS: RefCell<Vec<u128>> = const { RefCell::new(Vec::new()) };
+    }
+
+    const HOST: HostClock = HostClock {
+        counter: || 0,
+        now: || NOW.get(),
+        rest: |rest| RESTS.with_borrow_mut(|all| all.push(rest.as_millis())),
+    };
+
+    /// It was once 20 ms, however long the guest had been held.
+    #[test]
+    fn a_guest_has_more_time_than_it_was_held_until_it_is_looked_again() {
+        let held = [5, 300, 1, 90_000, 0, 0, 0];
+        let mut looks = held.into_iter();
+        let mut last = None;
+        let found = until_nobody(HOST, |leaving| {
+            let held = Duration::from_millis(looks.next().unwrap());
+            NOW.set(NOW.get() + held);
+            last = Some(leaving);
+            Ok(Inside {
+                words: 1,
+                ..Inside::NOBODY
+            })
+        });
+        assert_eq!(found.unwrap().words, 1);
+        assert_eq!((looks.next(), last), (None, Some(Leaving::LastTry)));
+        assert_eq!(RESTS.take(), [20, 600, 80, 2000, 320, 640]);
+        let mut looks = 0;
+        let found = until_nobody(HOST, |_| {
+            looks += 1;
+            Ok(Inside::NOBODY)
+        });
+        assert!(found.unwrap().is_nobody());
+        assert_eq!((looks, RESTS.take().len()), (1, 0));
+    }
 }

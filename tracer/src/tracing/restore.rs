@@ -1,36 +1,39 @@
 //! A guest is given back what tracers that are dead have changed in it.
 
-use std::time::Duration;
-
 use image::Image;
 
 use super::TracingError;
 use super::leave::until_nobody;
-use crate::engine::{self, Restored};
+use crate::clock::HostClock;
+use crate::engine::{self, Leaving, Restored};
 use crate::guest::Guest;
 use crate::guest_kind;
 
-/// Gives a guest back what tracers that are dead have changed in it, whose window is the guest's. `rest` lets it run between
-/// two looks. With the image of the kernel that runs, as its memory has it once all text is its own again, the kernel can be
-/// asked what may still lead to the window; without it, everything that looks so may.
+/// Gives a guest back what tracers that are dead have changed in it, whose window is the guest's. With the image of the kernel that
+/// runs, as its memory has it once all text is its own again, the kernel can be asked what may still lead to the window; without
+/// it, everything that looks so may. With a clock it is looked several times what does, between which the guest runs; else once.
 ///
 /// # Errors
 /// A [`TracingError`]; what has been given back by then stays so, and the rest can be tried again.
 pub fn restore(
     guest: &impl Guest,
     image: Option<&Image>,
-    rest: fn(Duration),
+    patience: Option<HostClock>,
 ) -> Result<Restored, TracingError> {
     let kernel = image.and_then(|image| guest_kind::of(image).introspection(image));
     let mut all = Restored::default();
-    all.inside = until_nobody(rest, |leaving| {
+    let mut look = |leaving| {
         let stopped = &mut guest.stop()?;
         let more = engine::restore(stopped, guest.window(), kernel.as_deref(), leaving)?;
         all.places += more.places;
         // As long as something stays, all of it is looked at again.
         all.others = all.others.max(more.others);
         Ok(more.inside)
-    })?;
+    };
+    all.inside = match patience {
+        Some(host) => until_nobody(host, look)?,
+        None => look(Leaving::LastTry)?,
+    };
     Ok(all)
 }
 
@@ -44,7 +47,7 @@ mod tests {
     use super::*;
     use crate::engine::Engine;
     use crate::filter::Selection;
-    use crate::mock::{MockGuest, MockTarget, Rights};
+    use crate::mock::{HOST, MockGuest, MockTarget, Rights};
     use crate::ring::geometry::Geometry;
     use crate::session::{SessionConfig, TracerKind};
     use crate::stub::recorder::Clock;
@@ -81,7 +84,7 @@ mod tests {
         target.write(sites[0], &[0xcc]).unwrap();
         target.write(sites[1], &[0x90; 5]).unwrap();
         let guest = MockGuest::new(target);
-        let restored = restore(&guest, None, |_| {}).unwrap();
+        let restored = restore(&guest, None, Some(HOST)).unwrap();
         let counted = (
             restored.places,
             restored.others,

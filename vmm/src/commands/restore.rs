@@ -4,6 +4,7 @@
 use tracer::Restored;
 
 use super::in_memory;
+use crate::clock;
 use crate::failure::Failure;
 use crate::foreign::Foreign;
 use terms::quantity::counted;
@@ -24,12 +25,14 @@ pub fn restore(pid: i32) -> Result<usize, Failure> {
 }
 
 fn give_back(pid: i32, guest: &mut Foreign) -> Result<(), Failure> {
-    let mut all = tracer::restore(guest, None, std::thread::sleep)?;
+    let mut all = tracer::restore(guest, None, None)?;
     // What leads to it its kernel may know, which has all its text now.
-    if !all.inside.is_nobody()
-        && let Ok(found) = in_memory::found(guest)
-    {
-        all.inside = tracer::restore(guest, Some(&found.image), std::thread::sleep)?.inside;
+    if !all.inside.is_nobody() {
+        let found = in_memory::found(guest).ok();
+        let image = found.as_ref().map(|found| &found.image);
+        let more = tracer::restore(guest, image, Some(clock::HOST))?;
+        all.places += more.places;
+        all.inside = more.inside;
     }
     tell(pid, &all);
     if all.inside.is_nobody() {

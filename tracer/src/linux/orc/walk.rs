@@ -6,7 +6,7 @@ use terms::addr::Gva;
 
 use super::{Frame, Orc, Rule};
 use crate::module::Module;
-use crate::stack::{CopiedStack, Unwind, Walked};
+use crate::stack::{CopiedStack, OwnReturn, Unwind, Walked, as_it_lies};
 use crate::target::PhysicalMemory;
 
 /// Frames of one stack, at most.
@@ -48,7 +48,7 @@ enum Above {
 
 impl Unwind for Orc {
     fn walk(&self, stack: &CopiedStack) -> Walked {
-        let (frames, is_whole) = self.frames(stack, true);
+        let (frames, is_whole) = self.frames(stack, &as_it_lies, true);
         Walked {
             addresses: frames.into_iter().map(|frame| frame.at).collect(),
             is_whole,
@@ -62,16 +62,26 @@ impl Unwind for Orc {
 
 impl Orc {
     /// The words by which a thread goes on that returns to where a copied stack begins, and where they lead, up to its outermost
-    /// caller; none if that is not known.
-    pub(in crate::linux) fn returns(&self, stack: &CopiedStack) -> Option<Vec<(Gva, Gva)>> {
-        let (frames, is_whole) = self.frames(stack, false);
+    /// caller; none if that is not known. Calls return to what `own` makes of what lies there; who was interrupted goes on where
+    /// it says.
+    pub(in crate::linux) fn returns(
+        &self,
+        stack: &CopiedStack,
+        own: &OwnReturn<'_>,
+    ) -> Option<Vec<(Gva, Gva)>> {
+        let (frames, is_whole) = self.frames(stack, own, false);
         let slots = frames.into_iter();
         let slots = slots.filter_map(|frame| Some((Gva(frame.slot?), frame.at)));
         is_whole.then(|| slots.collect())
     }
 
     /// The functions that have not returned, from the one that is there or is returned to, and whether the last is the outermost.
-    fn frames(&self, stack: &CopiedStack, is_exact: bool) -> (Vec<State>, bool) {
+    fn frames(
+        &self,
+        stack: &CopiedStack,
+        own: &OwnReturn<'_>,
+        is_exact: bool,
+    ) -> (Vec<State>, bool) {
         let mut state = State {
             at: stack.at,
             slot: None,
@@ -81,7 +91,7 @@ impl Orc {
         };
         let mut frames = vec![state];
         while frames.len() < FRAMES_MAX {
-            match self.above(state, stack) {
+            match self.above(state, stack, own) {
                 Some(Above::Caller(caller)) => state = caller,
                 Some(Above::Nobody) => return (frames, true),
                 Some(Above::Unknown) | None => break,
@@ -92,7 +102,7 @@ impl Orc {
     }
 
     /// Who has called, or was interrupted; none where what says so was not copied.
-    fn above(&self, of: State, copied: &CopiedStack) -> Option<Above> {
+    fn above(&self, of: State, copied: &CopiedStack, own: &OwnReturn<'_>) -> Option<Above> {
         // A call may be the last instruction of its function.
         let within = Gva(of.at.0.wrapping_sub(u64::from(!of.is_exact)));
         let entry = self.at(within)?;
@@ -109,13 +119,16 @@ impl Orc {
                 return interrupted(saved, base, copied);
             }
             Frame::Interrupt => return interrupted(stack, of.base, copied),
-            _ => State {
-                at: Gva(copied.word(stack.wrapping_sub(8))?),
-                slot: Some(stack.wrapping_sub(8)),
-                stack,
-                base: base(of, entry.base, stack, copied)?,
-                is_exact: false,
-            },
+            _ => {
+                let slot = stack.wrapping_sub(8);
+                State {
+                    at: own(Gva(slot), Gva(copied.word(slot)?)),
+                    slot: Some(slot),
+                    stack,
+                    base: base(of, entry.base, stack, copied)?,
+                    is_exact: false,
+                }
+            }
         };
         // A caller's frame lies above.
         Some(match caller.at.0 != 0 && stack > of.stack {

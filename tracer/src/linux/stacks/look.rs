@@ -14,7 +14,7 @@ use crate::linux::task::{TaskLayout, tasks};
 use crate::module::Module;
 use crate::paging::elsewhere::writable_outside;
 use crate::paging::{PageTableRoot, translate};
-use crate::stack::CopiedStack;
+use crate::stack::{CopiedStack, OwnReturn};
 use crate::target::{MemoryError, PhysicalMemory, TargetMemory, VcpuRegisters};
 
 /// No stack of a 64-bit kernel is smaller, neither a task's nor that of interrupts (`THREAD_SIZE`, `IRQ_STACK_SIZE`,
@@ -156,8 +156,13 @@ impl<'a> Look<'a> {
 
     /// What lies on the stacks of tasks that wait beside the words by which they return, sorted and without overlap: a frame keeps room
     /// for what it does not write in the end (`do_sys_poll` for hundreds of bytes), and there stays what was there before. Of stacks
-    /// on which some of `places` lie, and that lead through the kernel's text and that of `modules` only.
-    pub fn beside_returns(&self, orc: &Orc, modules: &[Module], places: &[Gpa]) -> Vec<Region> {
+    /// on which some of `places` lie, and that lead through the kernel's text and that of `modules` only, as `by` walks them.
+    pub fn beside_returns(
+        &self,
+        by: (&Orc, &OwnReturn<'_>),
+        modules: &[Module],
+        places: &[Gpa],
+    ) -> Vec<Region> {
         let of_modules = modules.iter().map(|module| module.text);
         let text: Vec<TextRange> = of_modules.chain([self.layout.image]).collect();
         let mut parts = Vec::new();
@@ -170,7 +175,7 @@ impl<'a> Look<'a> {
             self.add(pointer, end, &mut all);
             let is_on_it = |at: &Gpa| all.iter().any(|part| part.holds(*at, 8));
             if places.iter().any(is_on_it)
-                && let Some(slots) = self.slots(pointer, end, orc, &text)
+                && let Some(slots) = self.slots(pointer, end, by, &text)
             {
                 let mut start = pointer;
                 for slot in slots {
@@ -188,7 +193,7 @@ impl<'a> Look<'a> {
         &self,
         pointer: Gva,
         end: Gva,
-        orc: &Orc,
+        (orc, own): (&Orc, &OwnReturn<'_>),
         text: &[TextRange],
     ) -> Option<Vec<Gva>> {
         // What ends where addresses do is no stack.
@@ -208,7 +213,7 @@ impl<'a> Look<'a> {
         let above = usize::try_from(SWITCHED_TO + 8).ok()?;
         stack.bytes = stack.bytes.split_off(above);
         stack.pointer = to.wrapping_add(8);
-        returns.extend(orc.returns(&stack)?);
+        returns.extend(orc.returns(&stack, own)?);
         let leads = |to: Gva| text.iter().any(|range| range.holds(to, 1));
         let mut slots: Vec<Gva> = returns.iter().map(|(slot, _)| *slot).collect();
         slots.sort_unstable();

@@ -6,6 +6,7 @@ use crate::linux::orc::tests::{TEXT, usual};
 use crate::linux::task::testing::{AREA, BYTES, Guest, layout};
 use crate::mock::Rights;
 use crate::module::Module;
+use crate::stack::{OwnReturn, as_it_lies};
 
 const IMAGE: u64 = 0xffff_ffff_8100_0000;
 /// The kernel's variables, after its text.
@@ -382,9 +383,12 @@ fn a_stack_that_ends_where_addresses_do_is_nobodys() {
         .word(task(SLEEPS) + POINTER, 0xffff_ffff_ffff_f000);
     let tasks = layout(&linux.guest.0);
     let look = Look::new(&linux.stacks, &linux.guest.0, &tasks, &linux.vcpus);
-    assert_eq!(look.beside_returns(&usual(), &[], &[Gpa(0)]), []);
+    assert_eq!(
+        look.beside_returns((&usual(), &as_it_lies), &[], &[Gpa(0)]),
+        []
+    );
     let (pointer, end) = (Gva(0xffff_ffff_ffff_f000), Gva(0x2000));
-    assert_eq!(look.slots(pointer, end, &usual(), &[]), None);
+    assert_eq!(look.slots(pointer, end, (&usual(), &as_it_lies), &[]), None);
 }
 
 /// The kernel says of an idle task that it executes, before it ever has.
@@ -434,10 +438,14 @@ fn in_use() -> Vec<u64> {
 
 /// Those of them that do not lie beside what it returns by.
 fn on_the_way(linux: &Linux, modules: &[Module]) -> Vec<u64> {
+    on_the_way_with(linux, modules, &as_it_lies)
+}
+
+fn on_the_way_with(linux: &Linux, modules: &[Module], own: &OwnReturn<'_>) -> Vec<u64> {
     let tasks = layout(&linux.guest.0);
     let look = Look::new(&linux.stacks, &linux.guest.0, &tasks, &linux.vcpus);
     let places = [linux.physical(stack(SLEEPS) + 0x3000)];
-    let beside = look.beside_returns(&usual(), modules, &places);
+    let beside = look.beside_returns((&usual(), own), modules, &places);
     let lies = |at: &u64| beside.iter().any(|part| part.holds(linux.physical(*at), 8));
     let all = in_use().into_iter();
     all.filter(|at| !lies(at)).collect()
@@ -455,7 +463,7 @@ fn a_task_that_waits_returns_by_its_return_addresses_only() {
     let tasks = layout(&linux.guest.0);
     let look = Look::new(&linux.stacks, &linux.guest.0, &tasks, &linux.vcpus);
     let places = [SLEEPS, RUNS, IDLES].map(|number| linux.physical(stack(number) + 0x3ff8));
-    let beside = look.beside_returns(&usual(), &[], &places);
+    let beside = look.beside_returns((&usual(), &as_it_lies), &[], &places);
     for number in [RUNS, IDLES] {
         let top = linux.physical(stack(number) + 0x3ff8);
         assert!(!beside.iter().any(|part| part.holds(top, 8)), "{number}");
@@ -499,10 +507,49 @@ fn a_task_that_waits_returns_by_its_return_addresses_only() {
     let tasks = layout(&linux.guest.0);
     let look = Look::new(&linux.stacks, &linux.guest.0, &tasks, &linux.vcpus);
     let elsewhere = [linux.physical(stack(SLEEPS)), linux.physical(FIRST)];
-    assert_eq!(look.beside_returns(&usual(), &[], &elsewhere), []);
+    assert_eq!(
+        look.beside_returns((&usual(), &as_it_lies), &[], &elsewhere),
+        []
+    );
     // It ends where nothing is known.
     linux.guest.word(slots[2], TEXT + 0x500);
     assert_eq!(on_the_way(&linux, &[]), all);
+}
+
+/// A hooked call returns to a stub, and to its own caller after that. Who was interrupted in a stub goes on in it.
+#[test]
+fn a_task_that_waits_in_hooked_calls_returns_by_them_only() {
+    const STUB: u64 = TEXT + 0x1000_0040;
+    let mut linux = Linux::new();
+    let slots = sleep(&mut linux);
+    linux.guest.word(slots[1], STUB);
+    assert_eq!(on_the_way(&linux, &[]), in_use());
+    let own = |slot: Gva, there: Gva| match (slot.0 == slots[1], there.0) {
+        (true, STUB) => Gva(TEXT + 0x140),
+        _ => there,
+    };
+    assert_eq!(on_the_way_with(&linux, &[], &own), slots);
+    // Of that caller's caller nothing is known.
+    let nowhere = |slot: Gva, there: Gva| match slot.0 == slots[1] {
+        true => Gva(TEXT + 0x500),
+        false => there,
+    };
+    assert_eq!(on_the_way_with(&linux, &[], &nowhere), in_use());
+    // The frame of an interrupt in the stub. A call that returned by its first word once says nothing.
+    let frame = slots[1] + 8;
+    let kept = [STUB, 0x10, 0x246, frame + 40, 0x18];
+    linux.guest.word(slots[0], TEXT + 0x301);
+    for (at, word) in (frame..).step_by(8).zip(kept) {
+        linux.guest.word(at, word);
+    }
+    let own = |slot: Gva, there: Gva| match slot.0 == frame {
+        true => Gva(TEXT + 0x280),
+        false => there,
+    };
+    assert_eq!(on_the_way_with(&linux, &[], &own), in_use());
+    // Had it been interrupted elsewhere, it would be known.
+    linux.guest.word(frame, TEXT + 0x280);
+    assert_eq!(on_the_way_with(&linux, &[], &as_it_lies), [slots[0], frame]);
 }
 
 #[test]

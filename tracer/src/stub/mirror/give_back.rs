@@ -8,14 +8,19 @@
 //! has it in the frame of the interrupt, and has called routines of ours. Where that was, the mirror's word is of some call
 //! before. So where that thread goes on, and what it keeps of ours right above, is left alone: it comes out of there, and this is
 //! tried again.
+//!
+//! Nor does everybody go on where such a frame lies. One that is long over stays in the room that a later call keeps on the stack and
+//! does not write, as `poll` does for hundreds of bytes, and what lies right above it can be an open call of a task that sleeps for
+//! days. So the kernel is asked which of them lie beside what it returns by; it is told where hooked calls return to.
 
 use std::ops::Range;
 
-use terms::addr::Gva;
+use terms::addr::{Gpa, Gva};
 use terms::region::Region;
 
 use super::PAGE;
 use super::stacks::is_free;
+use crate::introspection::Introspection;
 use crate::paging::{PageTableRoot, translate};
 use crate::target::{MemoryError, StoppedTarget, TextMemory};
 use crate::window::title::MirrorMemory;
@@ -36,8 +41,12 @@ const _: () = assert!(BELOW as u64 == FRAME + SKIPPED + KEPT, "all of it");
 /// The rest of a frame that begins with the last word of a page, up to its stack pointer.
 const ACROSS: usize = 3 * WORD;
 
-/// Puts return addresses back where addresses that `is_stub` says lie on stacks, but of who is in a stub. Nobody returns by what is
-/// `unused` of the guest's memory, sorted or not: what an interrupt has left there is long over. Returns how many.
+/// Frames of which the kernel is asked: a guest can fill its stacks with them.
+const ASKED_MAX: usize = 1 << 12;
+
+/// Puts return addresses back where addresses that `is_stub` says lie on stacks, but of who is in a stub. Nobody returns by what the
+/// kernel has said is not used of the guest's memory, sorted or not: what an interrupt has left there is long over; of more it is
+/// asked. Returns how many.
 ///
 /// # Errors
 /// [`MemoryError`] when the mirror cannot be read. A page of stack that is mapped no more has no open calls.
@@ -45,19 +54,25 @@ pub fn give_back(
     target: &mut (impl StoppedTarget + ?Sized),
     mirror: MirrorMemory,
     is_stub: impl Fn(u64) -> bool,
-    unused: &[Region],
+    (kernel, unused): (Option<&dyn Introspection>, &[Region]),
 ) -> Result<u64, MemoryError> {
     let (mut stack, mut kept) = (page(), page());
-    let mut tags = vec![0; usize::try_from(mirror.count).unwrap_or_default() * WORD];
-    target.read_physical(mirror.directory, &mut tags)?;
+    let stacks = Stacks::with_stubs(target, mirror, &is_stub)?;
+    let mut in_stubs = stacks.interrupted(target, &is_stub);
+    in_stubs.retain(|(frame, _)| physical(target, *frame).is_none_or(|at| !is_in(unused, at)));
+    if let Some(kernel) = kernel {
+        leave_out_old(target, kernel, &mut in_stubs, |slot, there| {
+            stacks.own_return(target, slot, there, &is_stub)
+        });
+    }
+    let executing = executing(target, &is_stub);
     let mut given = 0;
-    for (index, tag) in words(&tags).enumerate().filter(|(_, tag)| !is_free(*tag)) {
-        let at = Gva(tag.wrapping_mul(PAGE));
-        if target.read(at, &mut stack).is_err() || !words(&stack).any(&is_stub) {
+    for (at, lies) in stacks.0 {
+        if target.read(at, &mut stack).is_err() {
             continue;
         }
-        let spared = spared(target, at, &stack, &is_stub, unused);
-        target.read_physical(mirror.pages.wrapping_add(index as u64 * PAGE), &mut kept)?;
+        let spared = spared(at, &in_stubs, &executing);
+        target.read_physical(lies, &mut kept)?;
         for (slot, (there, own)) in words(&stack).zip(words(&kept)).enumerate() {
             let slot = at.wrapping_add((slot * WORD) as u64);
             let is_spared = spared.iter().any(|range| range.contains(&slot.0));
@@ -70,24 +85,116 @@ pub fn give_back(
     Ok(given)
 }
 
-/// What is left alone of the page at `at`, and around it: where somebody who is in a stub goes on, and what a stub keeps.
-fn spared(
-    target: &(impl StoppedTarget + ?Sized),
-    at: Gva,
-    page: &[u8],
-    is_stub: &impl Fn(u64) -> bool,
-    unused: &[Region],
-) -> Vec<Range<u64>> {
-    let keeps = |rsp: u64| rsp..rsp.saturating_add(KEPT);
-    let vcpus = target.vcpus().iter().filter(|vcpu| vcpu.online);
-    let executing = vcpus.filter(|vcpu| is_stub(vcpu.rip));
-    let mut spared: Vec<_> = executing.map(|vcpu| keeps(vcpu.rsp)).collect();
-    for (frame, rsp) in interrupted(target, at, page, is_stub) {
-        if !is_in(target, frame, unused) {
-            spared.extend([frame.0..frame.0.saturating_add(WORD as u64), keeps(rsp)]);
+/// Pages of stack with addresses of stubs, ascending, and where the mirror keeps the words of each.
+struct Stacks(Vec<(Gva, Gpa)>);
+
+impl Stacks {
+    fn with_stubs(
+        target: &(impl StoppedTarget + ?Sized),
+        mirror: MirrorMemory,
+        is_stub: &impl Fn(u64) -> bool,
+    ) -> Result<Self, MemoryError> {
+        let mut tags = vec![0; usize::try_from(mirror.count).unwrap_or_default() * WORD];
+        target.read_physical(mirror.directory, &mut tags)?;
+        let mut stack = page();
+        let mut found = Vec::new();
+        for (index, tag) in words(&tags).enumerate().filter(|(_, tag)| !is_free(*tag)) {
+            let at = Gva(tag.wrapping_mul(PAGE));
+            if target.read(at, &mut stack).is_ok() && words(&stack).any(is_stub) {
+                found.push((at, mirror.pages.wrapping_add(index as u64 * PAGE)));
+            }
+        }
+        found.sort_unstable();
+        Ok(Self(found))
+    }
+
+    /// Where on them, or so near that it matters for them, threads were interrupted in stubs, ascending, each with its stack pointer
+    /// there.
+    fn interrupted(
+        &self,
+        target: &(impl TextMemory + ?Sized),
+        is_stub: &impl Fn(u64) -> bool,
+    ) -> Vec<(Gva, u64)> {
+        let mut stack = page();
+        let mut found = Vec::new();
+        for (at, _) in &self.0 {
+            if target.read(*at, &mut stack).is_ok() {
+                found.extend(interrupted(target, *at, &stack, is_stub));
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// Where the call was made whose return address lies in this slot, if `there`, which lies in it, is a stub's.
+    fn own_return(
+        &self,
+        target: &(impl StoppedTarget + ?Sized),
+        slot: Gva,
+        there: Gva,
+        is_stub: &impl Fn(u64) -> bool,
+    ) -> Gva {
+        let at = Gva(slot.0 - slot.0 % PAGE);
+        let page = self.0.binary_search_by_key(&at, |(page, _)| *page);
+        let kept = page.ok().and_then(|index| self.0.get(index));
+        let mut own = [0; WORD];
+        match kept {
+            Some((_, lies)) if is_stub(there.0) => {
+                let read = target.read_physical(lies.wrapping_add(slot.0 % PAGE), &mut own);
+                read.map_or(there, |()| Gva(u64::from_le_bytes(own)))
+            }
+            _ => there,
         }
     }
+}
+
+/// Leaves out the frames of which the kernel says that nobody goes on there.
+fn leave_out_old(
+    target: &(impl StoppedTarget + ?Sized),
+    kernel: &dyn Introspection,
+    frames: &mut Vec<(Gva, u64)>,
+    own: impl Fn(Gva, Gva) -> Gva,
+) {
+    if frames.is_empty() || frames.len() > ASKED_MAX {
+        return;
+    }
+    let lie = frames.iter().map(|(frame, _)| physical(target, *frame));
+    let lie: Vec<Option<Gpa>> = lie.collect();
+    let places: Vec<Gpa> = lie.iter().copied().flatten().collect();
+    let old = kernel.beside_returns(&target, target.vcpus(), &places, &own);
+    let mut lie = lie.into_iter();
+    frames.retain(|_| {
+        let at = lie.next().flatten();
+        at.is_none_or(|at| !is_in(&old, at))
+    });
+}
+
+/// What vCPUs that execute stubs keep.
+fn executing(
+    target: &(impl StoppedTarget + ?Sized),
+    is_stub: &impl Fn(u64) -> bool,
+) -> Vec<Range<u64>> {
+    let vcpus = target.vcpus().iter().filter(|vcpu| vcpu.online);
+    let executing = vcpus.filter(|vcpu| is_stub(vcpu.rip));
+    executing.map(|vcpu| keeps(vcpu.rsp)).collect()
+}
+
+/// What is left alone of the page at `at`: where somebody who is in a stub goes on, and what a stub keeps.
+fn spared(at: Gva, in_stubs: &[(Gva, u64)], executing: &[Range<u64>]) -> Vec<Range<u64>> {
+    let near = at.0.saturating_sub(BELOW as u64)..at.0.saturating_add(PAGE);
+    let after = |bound: u64| in_stubs.partition_point(|(frame, _)| frame.0 < bound);
+    let near = in_stubs.get(after(near.start)..after(near.end));
+    let mut spared = executing.to_vec();
+    for (frame, rsp) in near.unwrap_or_default() {
+        spared.extend([frame.0..frame.0.saturating_add(WORD as u64), keeps(*rsp)]);
+    }
     spared
+}
+
+/// What a stub keeps whose stack pointer this is.
+const fn keeps(rsp: u64) -> Range<u64> {
+    rsp..rsp.saturating_add(KEPT)
 }
 
 /// Where a thread was interrupted in a stub, and its stack pointer there, of frames in a page or so near that they can be of a
@@ -121,15 +228,17 @@ fn interrupted(
     frames.collect()
 }
 
-/// Whether this address of the kernel's lies in one of these parts of memory.
-fn is_in(target: &(impl StoppedTarget + ?Sized), at: Gva, parts: &[Region]) -> bool {
-    if parts.is_empty() {
-        return false;
-    }
+/// Where this address of the kernel's lies.
+fn physical(target: &(impl StoppedTarget + ?Sized), at: Gva) -> Option<Gpa> {
     let vcpus = target.vcpus().iter().filter(|vcpu| vcpu.online);
     let mut roots = vcpus.filter_map(|vcpu| PageTableRoot::of_text(target, vcpu, at).ok());
     let found = roots.find_map(|root| translate(target, root, at).ok());
-    found.is_some_and(|found| parts.iter().any(|part| part.holds(found.physical, 8)))
+    found.map(|found| found.physical)
+}
+
+/// Whether a word there lies in one of these parts of memory.
+fn is_in(parts: &[Region], at: Gpa) -> bool {
+    parts.iter().any(|part| part.holds(at, WORD as u64))
 }
 
 fn page() -> Vec<u8> {
@@ -146,7 +255,8 @@ mod tests {
     use terms::addr::Gpa;
 
     use super::*;
-    use crate::mock::{MockTarget, Rights};
+    use crate::introspection::{Returns, Untold};
+    use crate::mock::{MockKernel, MockTarget, Rights};
     use crate::target::TargetMemory;
 
     const STUBS: std::ops::Range<u64> = 0xffff_ffff_b000_0000..0xffff_ffff_b000_1000;
@@ -186,7 +296,12 @@ mod tests {
             target.write(at, &there.to_le_bytes()).unwrap();
             write(&mut target, kept.wrapping_add(slot * 8), own);
         }
-        let given = give_back(&mut target, mirror, |word| STUBS.contains(&word), &[]);
+        let given = give_back(
+            &mut target,
+            mirror,
+            |word| STUBS.contains(&word),
+            (None, &[]),
+        );
         assert_eq!(given, Ok(1));
         let held = |slot: u64| {
             let mut word = [0; 8];
@@ -242,7 +357,7 @@ mod tests {
     }
 
     fn given(target: &mut MockTarget, mirror: MirrorMemory, unused: &[Region]) -> u64 {
-        give_back(target, mirror, |word| STUBS.contains(&word), unused).unwrap()
+        give_back(target, mirror, |word| STUBS.contains(&word), (None, unused)).unwrap()
     }
 
     /// The word that an interrupt has kept was once taken for a return address: the thread would have gone on with the registers
@@ -307,5 +422,57 @@ mod tests {
         };
         // That one too: no one reads it.
         assert_eq!(given(&mut target, mirror, &[unused]), 2);
+    }
+
+    /// It lay in the room that a sleeping `poll` kept, right below an open call, which was never given back.
+    #[test]
+    fn what_an_interrupt_has_left_behind_in_a_frame_of_later_keeps_nothing() {
+        let (mut target, mirror) = stack();
+        interrupt(&mut target, 100);
+        put(&mut target, 110, STUBS.start + 8);
+        let part = |slot: u64| Region {
+            start: LIES.wrapping_add(PAGE + 8 * slot),
+            bytes: 8,
+        };
+        let mut given = |beside: &[Region]| {
+            let kernel = MockKernel(Returns::anywhere(Untold::Unknown), beside.to_vec());
+            let told: (Option<&dyn Introspection>, _) = (Some(&kernel), &[][..]);
+            give_back(&mut target, mirror, |word| STUBS.contains(&word), told).unwrap()
+        };
+        // Nothing is known of the frame, but of other words.
+        assert_eq!(given(&[part(99), part(101), part(110)]), 0);
+        // The word of the frame, too, which nobody reads.
+        assert_eq!(given(&[part(100)]), 2);
+    }
+
+    #[test]
+    fn more_frames_than_the_kernel_is_asked_of_are_all_left_alone() {
+        let (mut target, mirror) = stack();
+        let frames = || (0..=ASKED_MAX as u64).map(|index| (STACK.wrapping_add(8 * index), 0));
+        let all = Region {
+            start: LIES,
+            bytes: 3 * PAGE,
+        };
+        let kernel = MockKernel(Returns::anywhere(Untold::Unknown), vec![all]);
+        let left = |target: &MockTarget, mut frames: Vec<(Gva, u64)>| {
+            leave_out_old(target, &kernel, &mut frames, |_, there| there);
+            frames.len()
+        };
+        assert_eq!(left(&target, frames().collect()), ASKED_MAX + 1);
+        // But for those that are mapped.
+        assert_eq!(left(&target, frames().skip(1).collect()), ASKED_MAX - 1023);
+        put(&mut target, 7, STUBS.start);
+        let is_stub = |word| STUBS.contains(&word);
+        let stacks = Stacks::with_stubs(&target, mirror, &is_stub).unwrap();
+        let own = |slot: u64, there| {
+            stacks
+                .own_return(&target, STACK.wrapping_add(8 * slot), Gva(there), &is_stub)
+                .0
+        };
+        assert_eq!(own(7, STUBS.start), OWN);
+        assert_eq!(
+            (own(7, 0x1234), own(512, STUBS.start)),
+            (0x1234, STUBS.start)
+        );
     }
 }
