@@ -13,6 +13,7 @@ mod attach_clients;
 mod attach_demo;
 mod attach_filtered;
 mod attach_killed;
+mod attach_logged;
 mod attach_memory;
 mod attach_reset;
 mod attach_together;

@@ -144,7 +144,7 @@ const fn step_of(error: &E) -> usize {
         E::Traced { .. } => 1,
         E::Ptrace { .. } => 2,
         E::Late { .. } | E::Ended { .. } | E::NoThread { .. } => 3,
-        E::Call { .. } | E::Window { .. } | E::NoPlace { .. } => 4,
+        E::Call { .. } | E::Logs(_) | E::Window { .. } | E::NoPlace { .. } => 4,
         E::Not64Bit => 5,
         E::NoMemory { .. } | E::Access { .. } => 6,
     }

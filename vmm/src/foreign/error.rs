@@ -151,6 +151,13 @@ pub enum ForeignError {
         /// Where it was looked for.
         at: Gpa,
     },
+    /// The guest's memory cannot be looked for without risk.
+    #[error(
+        "whether KVM notes which pages of the guest are written (a migration, snapshots) cannot be asked here ({}), and looking for its \
+         memory would end that: QEMU is to be started without `dirty-ring-size`, and Linux to be 5.0 or newer",
+        .0.as_ref().map_or_else(|| "it answers what makes no sense".to_owned(), ToString::to_string)
+    )]
+    Logs(Option<io::Error>),
     /// Our memory could not be made.
     #[error("{what}: {source}")]
     Window {

@@ -41,11 +41,7 @@ impl Seen {
         let registers = parked.registers(deadline)?;
         let parked = parked.caller(pid)?;
         let entry = parked.msr(LSTAR, deadline)?;
-        let mut slots = Slots {
-            parked,
-            vm,
-            deadline,
-        };
+        let mut slots = Slots::of(parked, vm, deadline);
         let ram = find(process, &mut slots, &registers)?;
         let online = registers.iter().find(|vcpu| vcpu.is_online());
         let running = online.map(VcpuRegisters::from).unwrap_or_default();

@@ -24,6 +24,20 @@ pub struct System(pub kvm_sregs);
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Slot(pub kvm_userspace_memory_region);
 
+/// `struct kvm_clear_dirty_log`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ClearLog {
+    /// The slot's number.
+    pub slot: u32,
+    /// How many pages.
+    pub pages: u32,
+    /// The first of them, in the slot.
+    pub first_page: u64,
+    /// Where a bit of each lies.
+    pub bitmap: u64,
+}
+
 /// `struct kvm_msrs` with one entry.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -64,6 +78,8 @@ unsafe impl ByteValued for General {}
 unsafe impl ByteValued for System {}
 // SAFETY: as above.
 unsafe impl ByteValued for Slot {}
+// SAFETY: as above.
+unsafe impl ByteValued for ClearLog {}
 // SAFETY: as above.
 unsafe impl ByteValued for OneMsr {}
 // SAFETY: as above.

@@ -6,10 +6,13 @@
 //! not in use, for guest addresses that have a slot, as well (EEXIST). So where RAM ends is found by asking for slots of
 //! one page at addresses of which no other is known: one that is granted is taken back at once, while no vCPU runs. Never is
 //! a number that is in use named with another guest address: that would move the slot.
+//!
+//! One of a slot's values is whether KVM notes which of its pages are written, for a migration or for snapshots by difference. Named
+//! without that flag, a slot would be noted of no more, and what was noted be forgotten: so that is asked before.
 
 use std::time::Instant;
 
-use kvm_bindings::kvm_userspace_memory_region;
+use kvm_bindings::{KVM_MEM_LOG_DIRTY_PAGES, kvm_userspace_memory_region};
 use terms::addr::Gpa;
 use terms::region::Region;
 use vm_memory::ByteValued;
@@ -18,7 +21,7 @@ use super::backends::{self, HIGH};
 use super::error::ForeignError;
 use super::memory::{Range, RemoteRam};
 use super::process::{Mapping, Process};
-use super::shapes::Slot;
+use super::shapes::{ClearLog, Slot};
 use super::vcpu::{Parked, request};
 use crate::layout::MIB;
 use crate::vcpu::FullRegisters;
@@ -35,6 +38,8 @@ const MOST: u64 = 1 << 46;
 const STEP: u64 = 2 * MIB;
 /// No piece of a guest's RAM is smaller.
 const PIECE_MIN: u64 = 16 * MIB;
+/// No slot has so many pages (`KVM_MEM_MAX_NR_PAGES`); a multiple of 64.
+const NO_PAGE: u64 = 1 << 52;
 /// Places of one mapping that are looked at.
 const STEPS_MAX: u64 = 1 << 16;
 
@@ -46,6 +51,20 @@ pub(super) struct Slots<'p> {
     pub vm: i32,
     /// Until when.
     pub deadline: Instant,
+    /// Whether KVM was seen to note which pages of the guest are written.
+    pub are_logged: bool,
+}
+
+impl<'p> Slots<'p> {
+    /// Those of this virtual machine.
+    pub const fn of(parked: &'p mut Parked, vm: i32, deadline: Instant) -> Self {
+        Self {
+            parked,
+            vm,
+            deadline,
+            are_logged: false,
+        }
+    }
 }
 
 impl Slots<'_> {
@@ -54,9 +73,13 @@ impl Slots<'_> {
     /// # Errors
     /// [`ForeignError::Call`] and others.
     pub fn set(&mut self, number: u32, range: Range) -> Result<(), ForeignError> {
+        self.set_with(number, 0, range)
+    }
+
+    fn set_with(&mut self, number: u32, flags: u32, range: Range) -> Result<(), ForeignError> {
         let mut slot = Slot(kvm_userspace_memory_region {
             slot: number,
-            flags: 0,
+            flags,
             guest_phys_addr: range.guest.start.0,
             memory_size: range.guest.bytes,
             userspace_addr: range.host,
@@ -95,13 +118,47 @@ impl Slots<'_> {
 
     /// The same as [`Self::set`]; false where KVM refuses.
     fn try_set(&mut self, number: u32, range: Range) -> Result<bool, ForeignError> {
-        match self.set(number, range) {
-            Ok(()) => Ok(true),
-            Err(ForeignError::Call { source, .. })
-                if matches!(source.raw_os_error(), Some(libc::EINVAL | libc::EEXIST)) =>
-            {
-                Ok(false)
-            }
+        is_granted(self.set(number, range))
+    }
+
+    /// Whether a slot is of this number and has exactly these values, all of whose pages have some slot.
+    fn names(&mut self, number: u32, range: Range) -> Result<bool, ForeignError> {
+        let is_logged = self.is_logged(number)?;
+        let flags = if is_logged {
+            KVM_MEM_LOG_DIRTY_PAGES
+        } else {
+            0
+        };
+        let granted = is_granted(self.set_with(number, flags, range))?;
+        self.are_logged |= is_logged && granted;
+        Ok(granted)
+    }
+
+    /// Whether KVM notes which pages of this slot are written. It is asked to forget that of pages that no slot has: it refuses that
+    /// (EINVAL) where there is anything to forget, and says where there is not (ENOENT; `kvm_clear_dirty_log_protect`,
+    /// virt/kvm/kvm_main.c, since Linux 5.0).
+    ///
+    /// # Errors
+    /// [`ForeignError::Logs`] where it cannot be told, [`ForeignError::Call`] and others.
+    fn is_logged(&mut self, number: u32) -> Result<bool, ForeignError> {
+        let mut log = ClearLog {
+            slot: number,
+            pages: 64,
+            first_page: NO_PAGE,
+            bitmap: 0,
+        };
+        let (at, vm, deadline) = (self.parked.scratch()?, self.vm, self.deadline);
+        let asked = self.parked.with_scratch(log.as_mut_slice(), |parked| {
+            parked.ioctl("KVM_CLEAR_DIRTY_LOG", vm, request::CLEAR_LOG, at, deadline)
+        });
+        match asked {
+            Ok(_) => Err(ForeignError::Logs(None)),
+            Err(ForeignError::Call { source, call }) => match source.raw_os_error() {
+                Some(libc::EINVAL) => Ok(true),
+                Some(libc::ENOENT) => Ok(false),
+                Some(libc::ENXIO | libc::ENOTTY) => Err(ForeignError::Logs(Some(source))),
+                _ => Err(ForeignError::Call { source, call }),
+            },
             Err(error) => Err(error),
         }
     }
@@ -153,7 +210,7 @@ impl Slots<'_> {
     /// Whether KVM has a slot exactly so. That it has one at all there is known.
     fn is_slot(&mut self, range: Range) -> Result<bool, ForeignError> {
         for number in 0..NUMBERS {
-            if self.try_set(number, range)? {
+            if self.names(number, range)? {
                 return Ok(true);
             }
         }
@@ -202,11 +259,24 @@ impl backends::Named for Slots<'_> {
     /// Those of calls.
     fn is_one_of(&mut self, numbers: &[u32], range: Range) -> Result<bool, ForeignError> {
         for number in numbers {
-            if self.try_set(*number, range)? {
+            if self.names(*number, range)? {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+}
+
+/// Whether KVM has done it; false where it refuses what was named.
+fn is_granted(set: Result<(), ForeignError>) -> Result<bool, ForeignError> {
+    match set {
+        Ok(()) => Ok(true),
+        Err(ForeignError::Call { source, .. })
+            if matches!(source.raw_os_error(), Some(libc::EINVAL | libc::EEXIST)) =>
+        {
+            Ok(false)
+        }
+        Err(error) => Err(error),
     }
 }
 

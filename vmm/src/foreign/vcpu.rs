@@ -11,7 +11,7 @@ use kvm_bindings::{
 use vm_memory::ByteValued;
 
 use super::error::ForeignError;
-use super::held::{HeldThread, Stop};
+use super::held::{HeldThread, Stands, Stop};
 use super::process::{Process, VcpuDescriptor};
 use super::remote;
 use super::run_page::{Prepared, RunPage};
@@ -27,6 +27,8 @@ pub mod request {
     };
     use vmm_sys_util::ioctl::{_IOC_NONE, _IOC_READ, _IOC_WRITE, ioctl_expr};
 
+    use crate::foreign::shapes::ClearLog;
+
     const fn kvm(direction: u32, number: u32, bytes: usize) -> u64 {
         #[expect(clippy::cast_possible_truncation, reason = "structures are small")]
         let bytes = bytes as u32;
@@ -41,6 +43,7 @@ pub mod request {
     pub const GET_TSC_KHZ: u64 = kvm(_IOC_NONE, 0xa3, 0);
     pub const GET_DEVICE_ATTR: u64 = kvm(_IOC_WRITE, 0xe2, size_of::<kvm_device_attr>());
     pub const SET_MEMORY: u64 = kvm(_IOC_WRITE, 0x46, size_of::<kvm_userspace_memory_region>());
+    pub const CLEAR_LOG: u64 = kvm(_IOC_READ | _IOC_WRITE, 0xc0, size_of::<ClearLog>());
 }
 
 /// What KVM_RUN returns where nothing is left to be done: a signal came, or the vCPU waits to be started.
@@ -502,6 +505,12 @@ pub fn is_run_of(of: i32, [number, fd, request]: [u64; 3]) -> bool {
     number == libc::SYS_ioctl.cast_unsigned()
         && fd == u64::from(of.cast_unsigned())
         && request == request::RUN
+}
+
+impl Stands for Parked {
+    fn stands(&mut self) -> bool {
+        self.held.stands()
+    }
 }
 
 impl Drop for Parked {

@@ -1,0 +1,58 @@
+"""A VMM of one vCPU that spins, and of one slot of memory, of which KVM notes the pages that are written. Says for each line that it
+reads whether it still does."""
+import ctypes
+import fcntl
+import mmap
+import os
+import struct
+import sys
+import threading
+
+CREATE_VM, CREATE_VCPU, RUN = 0xAE01, 0xAE41, 0xAE80
+SET_MEMORY, GET_LOG = 0x4020AE46, 0x4010AE42
+GET_SREGS, SET_SREGS, SET_REGS = 0x8138AE83, 0x4138AE84, 0x4090AE82
+SLOT, LOGS, BYTES = 3, 1, 64 << 20
+CODE = 0x200000
+
+memory = mmap.mmap(-1, BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+vm = fcntl.ioctl(os.open("/dev/kvm", os.O_RDWR), CREATE_VM, 0)
+fcntl.ioctl(vm, SET_MEMORY, struct.pack("IIQQQ", SLOT, LOGS, 0, BYTES, address))
+
+# Page tables that map the first 2 MiB pages where they are, and an instruction that jumps to itself.
+for at, entry in [(0x1000, 0x2003), (0x2000, 0x3003)] + [(0x3000 + 8 * page, page << 21 | 0x83) for page in range(32)]:
+    memory[at : at + 8] = struct.pack("Q", entry)
+memory[CODE : CODE + 2] = b"\xeb\xfe"
+
+vcpu = fcntl.ioctl(vm, CREATE_VCPU, 0)
+run = mmap.mmap(vcpu, 4096)
+registers = bytearray(312)
+fcntl.ioctl(vcpu, GET_SREGS, registers)
+CODE_SEGMENT = (0, 0xFFFFFFFF, 8, 11, 1, 0, 0, 1, 1, 1, 0, 0)
+struct.pack_into("QIHBBBBBBBBB", registers, 0, *CODE_SEGMENT)
+# CR0.PE and PG, CR3, CR4.PAE, EFER.LME and LMA.
+for at, value in [(224, 1 | 1 << 31), (240, 0x1000), (248, 1 << 5), (264, 1 << 8 | 1 << 10)]:
+    struct.pack_into("Q", registers, at, value)
+fcntl.ioctl(vcpu, SET_SREGS, bytes(registers))
+fcntl.ioctl(vcpu, SET_REGS, struct.pack("18Q", *[0] * 16, CODE, 2))
+
+
+def spin():
+    while True:
+        try:
+            fcntl.ioctl(vcpu, RUN, 0)
+        except InterruptedError:
+            pass
+        if run[8] not in (0, 10):
+            os._exit(f"exit {run[8]}")
+
+
+threading.Thread(target=spin, daemon=True).start()
+bits = (ctypes.c_char * (BYTES // 4096 // 8))()
+print("spins", flush=True)
+for _ in sys.stdin:
+    try:
+        fcntl.ioctl(vm, GET_LOG, struct.pack("IIQ", SLOT, 0, ctypes.addressof(bits)))
+        print("notes", flush=True)
+    except OSError as error:
+        print(error, flush=True)
