@@ -22,6 +22,7 @@ use vmm_sys_util::signal::{
 };
 
 use crate::confine::{self, Role};
+use crate::foreign::while_nobody_stands;
 use crate::terminal;
 
 /// The signals that end a run, also where they are ignored: a shell's script starts what it puts into the background so.
@@ -184,8 +185,10 @@ fn stops_or_continues(signal: u32) -> bool {
     match libc::c_int::try_from(signal) {
         Ok(libc::SIGTSTP) => {
             terminal::lend(|| {
-                // SAFETY: the call sends a signal to this process, which stops it until it is continued.
-                unsafe { libc::raise(libc::SIGSTOP) };
+                while_nobody_stands(|| {
+                    // SAFETY: the call sends a signal to this process, which stops it until it is continued.
+                    unsafe { libc::raise(libc::SIGSTOP) };
+                });
             });
             true
         }

@@ -24,15 +24,15 @@ impl<R: AllMemory> Translated<R> {
     /// Memory as the first of `vcpus` sees it that translates addresses.
     pub(crate) fn new(ram: R, vcpus: &[VcpuRegisters]) -> Self {
         Self {
+            root: root_of(&ram, vcpus),
             ram,
-            root: root_of(vcpus),
             page: Cell::new(None),
         }
     }
 
     /// The registers have changed.
     pub(crate) fn seen_by(&mut self, vcpus: &[VcpuRegisters]) {
-        self.root = root_of(vcpus);
+        self.root = root_of(&self.ram, vcpus);
         self.page.set(None);
     }
 
@@ -136,12 +136,12 @@ impl<R: AllMemory> Translated<R> {
     }
 }
 
-/// The page tables in force on the first vCPU that has any.
-fn root_of(vcpus: &[VcpuRegisters]) -> Option<PageTableRoot> {
+/// The page tables in force on the first vCPU that has any which can be read: those of others can lie in memory that the guest has
+/// got since it was attached to.
+fn root_of(ram: &impl AllMemory, vcpus: &[VcpuRegisters]) -> Option<PageTableRoot> {
     let online = vcpus.iter().filter(|vcpu| vcpu.online);
-    online
-        .filter_map(|vcpu| PageTableRoot::of(vcpu).ok())
-        .next()
+    let mut roots = online.filter_map(|vcpu| PageTableRoot::of(vcpu).ok());
+    roots.find(|root| ram.read_physical(root.table, &mut [0; 8]).is_ok())
 }
 
 /// A page of the guest and where it lies in physical memory.

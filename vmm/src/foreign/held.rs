@@ -5,9 +5,10 @@
 //! at the ends of system calls, out of which the death of a tracer lets it go on; never for a signal of ours (a single step
 //! ends in one, which would then be delivered, and kill the VMM).
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 use libc::user_regs_struct;
@@ -20,13 +21,20 @@ use super::way_back::WayBack;
 
 /// Between two looks, when nothing stops.
 const REST: Duration = Duration::from_micros(500);
-/// Time that a thread has to stop that is to be let go.
-const LET_GO: Duration = Duration::from_secs(30);
+/// Time that a thread has to stop that is to be let go, before others are seen to.
+const LET_GO: Duration = Duration::from_millis(100);
+
+thread_local! {
+    /// Threads that were asked to stop and are to be let go as soon as they have: they wait where nothing wakes them (for a disk, a
+    /// child that begins).
+    static LATE: RefCell<Vec<HeldThread>> = const { RefCell::new(Vec::new()) };
+}
 
 /// A thread that is held until this is dropped.
 #[derive(Debug)]
 pub struct HeldThread {
     thread: Pid,
+    /// It has ended, or was let go.
     is_gone: bool,
     /// What it was seen to stop at, until it goes on.
     at: Cell<Option<Stop>>,
@@ -72,6 +80,10 @@ impl HeldThread {
     /// # Errors
     /// [`ForeignError::Ptrace`].
     pub fn seize(thread: i32, unfiltered: bool) -> Result<Self, ForeignError> {
+        let_late_go();
+        if let Some(late) = taken_from_late(thread) {
+            return Ok(late);
+        }
         let pid = Pid::from_raw(thread);
         let mut options = Options::PTRACE_O_TRACESYSGOOD;
         if unfiltered {
@@ -153,6 +165,29 @@ impl HeldThread {
                 Err(ForeignError::Ended { thread })
             }
         }
+    }
+
+    /// Lets it go if it stands by now, or is gone. False while it does not.
+    fn has_been_let_go(&mut self) -> bool {
+        let stop = match self.at.get() {
+            Some(stop) => Ok(Some(stop)),
+            None => self.poll(),
+        };
+        let signal = match stop {
+            Ok(None) => return false,
+            Ok(Some(stop)) => stop.signal(),
+            Err(ForeignError::Ended { .. }) => return true,
+            // What cannot be waited for may be let go all the same.
+            Err(_) => 0,
+        };
+        let released = self.go_on(On::Released, signal);
+        if let Err(error) = released
+            && error.raw_os_error() != Some(libc::ESRCH)
+        {
+            log::error!("thread {} of the VMM is not let go: {error}", self.thread);
+        }
+        self.is_gone = true;
+        true
     }
 
     fn go_on(&self, how: On, signal: i32) -> io::Result<()> {
@@ -266,13 +301,19 @@ impl HeldThread {
         // In this order: the thread knows its way back, signals included, before any is blocked.
         self.set_registers(during)?;
         self.set_signal_mask(u64::MAX)?;
-        let mut ends = 2;
+        let (mut ends, mut from) = (2, Stop::Event);
         while ends > 0 {
-            self.to_system_call(Stop::Event)?;
+            self.to_system_call(from)?;
             // Whatever else it stops for comes before the call begins.
-            if self.wait(deadline, "a call was made in its name")? == Stop::SystemCall {
-                ends -= 1;
-            }
+            from = match self.wait(deadline, "a call was made in its name")? {
+                Stop::SystemCall => {
+                    ends -= 1;
+                    Stop::SystemCall
+                }
+                // Nobody can block that: its process stops by it when the thread is let go.
+                stopped @ Stop::Signal(libc::SIGSTOP) => stopped,
+                Stop::Event | Stop::Signal(_) => Stop::Event,
+            };
         }
         let after = self.registers();
         self.settle(deadline)?;
@@ -318,25 +359,97 @@ impl Drop for HeldThread {
         if self.is_gone {
             return;
         }
-        // One that was not seen to stop is not let go before it is: it may have stopped for a signal, which is to be its own. It stays
-        // held where that takes too long, and can be held by nobody then, so there is time for it on the slowest host.
-        let deadline = Instant::now() + LET_GO;
-        if self.at.get().is_none() {
-            let _ = ptrace::interrupt(self.thread);
+        // One that was not seen to stop is not let go before it is: it may have stopped for a signal, which is to be its own.
+        if self.at.get().is_none()
+            && ptrace::interrupt(self.thread) == Err(nix::errno::Errno::ESRCH)
+        {
+            return;
         }
-        let mut detached = Err(io::ErrorKind::TimedOut.into());
-        while detached.is_err() && !self.is_gone && Instant::now() < deadline {
-            let stop = match self.at.get() {
-                Some(stop) => Ok(stop),
-                None => self.wait(deadline, "it was to be let go"),
-            };
-            // What cannot be waited for may be let go all the same.
-            let signal = stop.map_or(0, Stop::signal);
-            detached = self.go_on(On::Released, signal);
-            self.at.set(None);
+        let rest = Rest::until(Instant::now() + LET_GO);
+        while !self.has_been_let_go() {
+            if !rest.a_moment() {
+                let late = Self {
+                    is_gone: false,
+                    at: Cell::new(None),
+                    ..*self
+                };
+                // A thread that ends lets go whatever it holds.
+                let _ = LATE.try_with(|all| all.borrow_mut().push(late));
+                return;
+            }
         }
-        if let (Err(error), false) = (detached, self.is_gone) {
-            log::error!("thread {} of the VMM is not let go: {error}", self.thread);
+    }
+}
+
+/// Lets those go that were to be let go before, and have stopped by now. Whoever has held threads does this now and then.
+pub fn let_late_go() {
+    let mut late = LATE.take();
+    late.retain_mut(|thread| !thread.has_been_let_go());
+    LATE.with_borrow_mut(|all| all.append(&mut late));
+}
+
+/// One of them, which is held again.
+fn taken_from_late(thread: i32) -> Option<HeldThread> {
+    LATE.with_borrow_mut(|all| {
+        let found = all.iter().position(|late| late.number() == thread)?;
+        Some(all.swap_remove(found))
+    })
+}
+
+/// Held threads: those that stand are let go first, however long others take.
+#[derive(Debug)]
+pub struct Together<T: Stands>(Vec<T>);
+
+/// What is held and stands still, or does not yet.
+pub trait Stands {
+    /// Whether it is known to, or to be gone.
+    fn stands(&mut self) -> bool;
+}
+
+impl Stands for HeldThread {
+    fn stands(&mut self) -> bool {
+        if self.at.get().is_none() && !self.is_gone {
+            // What went wrong is met again when it is let go.
+            let _ = self.poll();
+        }
+        self.at.get().is_some() || self.is_gone
+    }
+}
+
+impl<T: Stands> From<Vec<T>> for Together<T> {
+    fn from(all: Vec<T>) -> Self {
+        Self(all)
+    }
+}
+
+impl<T: Stands> Together<T> {
+    /// Each on its own.
+    pub fn apart(mut self) -> Vec<T> {
+        std::mem::take(&mut self.0)
+    }
+}
+
+impl<T: Stands> Deref for Together<T> {
+    type Target = Vec<T>;
+
+    fn deref(&self) -> &Vec<T> {
+        &self.0
+    }
+}
+
+impl<T: Stands> DerefMut for Together<T> {
+    fn deref_mut(&mut self) -> &mut Vec<T> {
+        &mut self.0
+    }
+}
+
+impl<T: Stands> Drop for Together<T> {
+    fn drop(&mut self) {
+        let mut late = Vec::new();
+        for mut one in std::mem::take(&mut self.0) {
+            if !one.stands() {
+                late.push(one);
+            }
         }
     }
 }
@@ -407,11 +520,117 @@ mod tests {
         }
     }
 
+    impl Drop for Waiting {
+        fn drop(&mut self) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    impl Drop for Stuck {
+        fn drop(&mut self) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
     fn kick(waiting: &Waiting) {
         let kill = Command::new("bash")
             .args(["-c", &format!("kill -RTMIN {}", waiting.child.id())])
             .status();
         assert!(kill.unwrap().success());
+    }
+
+    /// A process that begins a child, which begins when somebody writes to a file: until then nothing stops it.
+    struct Stuck {
+        child: Child,
+        said: BufReader<ChildStdout>,
+        folder: tempfile::TempDir,
+    }
+
+    impl Stuck {
+        fn start() -> Self {
+            const SCRIPT: &str = "import os, sys\nfile = sys.argv[1]\nos.mkfifo(file)\n\
+                os.posix_spawn('/bin/true', ['true'], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, file, os.O_RDONLY, 0)])\n\
+                print('has begun', flush=True)";
+            let folder = tempfile::tempdir().unwrap();
+            let mut child = Command::new("python3")
+                .args(["-c", SCRIPT])
+                .arg(folder.path().join("file"))
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let said = BufReader::new(child.stdout.take().unwrap());
+            let stuck = Self {
+                child,
+                said,
+                folder,
+            };
+            // It waits for its child, which waits for the file.
+            let pid = stuck.child.id();
+            let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
+            while read(&format!("task/{pid}/children")).is_empty() || !read("stat").contains(") D ")
+            {
+                std::thread::yield_now();
+            }
+            stuck
+        }
+
+        fn goes_on(mut self) {
+            std::fs::write(self.folder.path().join("file"), "").unwrap();
+            while LATE.with_borrow(|late| !late.is_empty()) {
+                let_late_go();
+            }
+            let mut line = String::new();
+            self.said.read_line(&mut line).unwrap();
+            assert_eq!(line, "has begun\n");
+            let _ = self.child.wait();
+        }
+    }
+
+    /// All that were held with it stood still for half a minute more, and it stood for good when it came to it.
+    #[test]
+    fn who_does_not_stop_holds_up_nobody_and_is_let_go_when_it_does() {
+        let (stuck, child) = (Stuck::start(), Waiting::start());
+        let thread = HeldThread::seize(stuck.child.id().cast_signed(), false).unwrap();
+        let mut together = Together::from(vec![thread, held(&child)]);
+        let deadline = Instant::now() + NEVER;
+        for thread in together.iter() {
+            thread.interrupt().unwrap();
+        }
+        together[1].wait_stopped(deadline).unwrap();
+        drop(together);
+        assert_eq!(LATE.with_borrow(Vec::len), 1);
+        kick(&child);
+        child.ends();
+        // It can be held again meanwhile.
+        let again = HeldThread::seize(stuck.child.id().cast_signed(), false).unwrap();
+        assert_eq!(LATE.with_borrow(Vec::len), 0);
+        drop(again);
+        stuck.goes_on();
+    }
+
+    /// It was once forgotten: the process ran on.
+    #[test]
+    fn a_process_that_is_stopped_during_a_call_in_its_name_is_stopped_after_that() {
+        let child = Waiting::start();
+        let (pid, deadline) = (child.child.id().cast_signed(), Instant::now() + NEVER);
+        let mut thread = held(&child);
+        thread.interrupt().unwrap();
+        thread.wait_stopped(deadline).unwrap();
+        let way = WayBack::find(&crate::foreign::process::Process::open(pid).unwrap()).unwrap();
+        nix::sys::signal::kill(Pid::from_raw(pid), nix::sys::signal::SIGSTOP).unwrap();
+        let below = thread.registers().unwrap().rsp - (16 << 10);
+        let called = thread.call(way, below, libc::SYS_getpid, [0; 6], deadline);
+        assert_eq!(called.unwrap(), u64::from(child.child.id()));
+        drop(thread);
+        let stat = format!("/proc/{pid}/stat");
+        while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
+            std::thread::yield_now();
+        }
+        nix::sys::signal::kill(Pid::from_raw(pid), nix::sys::signal::SIGCONT).unwrap();
+        kick(&child);
+        child.ends();
     }
 
     fn held(waiting: &Waiting) -> HeldThread {

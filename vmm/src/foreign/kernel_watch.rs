@@ -4,7 +4,8 @@
 //! (`Tracing::look_at_window`).
 //!
 //! vCPUs are in other page tables for moments without any reset, too (system management, waking from sleep), so it takes
-//! several looks in a row. One that runs a guest of its own shows that one's registers: that says nothing.
+//! several looks in a row. One that runs a guest of its own shows that one's registers: that says nothing. Nor does one whose page
+//! tables cannot be read: a process has its own in any memory, also in such as was added since the guest was attached to.
 
 use std::time::{Duration, Instant};
 
@@ -12,12 +13,17 @@ use image::Image;
 use terms::addr::{Gpa, Gva};
 use tracer::guest::Guest;
 use tracer::target::{PhysicalMemory, VcpuRegisters};
-use tracer::{PageTableRoot, translate};
+use tracer::{PageTableRoot, TranslateError, translate};
 
 /// Between two looks, while all is well.
 const PERIOD: Duration = Duration::from_secs(1);
+/// The same, once one has not seen it.
+const IN_DOUBT: Duration = Duration::from_millis(250);
 /// Looks in a row that have to agree that it is gone.
 const LOOKS: u32 = 5;
+
+/// A look that comes to nothing is made again after so many times as long as it took.
+const REST_FOR_LOOK: u32 = 4;
 
 /// Where the kernel's text lies, and what was seen of it last.
 #[derive(Debug, Clone)]
@@ -44,29 +50,50 @@ impl KernelWatch {
 
     /// Whether it is time for a look.
     pub fn is_due(&self) -> bool {
-        self.doubts > 0 || Instant::now() >= self.next
+        Instant::now() >= self.next
+    }
+
+    /// A look that takes so long, or came to nothing, is not made again at once: the guest stands still meanwhile.
+    pub fn put_off(&mut self, took: Duration) {
+        self.next = Instant::now() + PERIOD.max(took * REST_FOR_LOOK);
     }
 
     /// Takes in what the vCPUs execute with now. Says whether the kernel is gone.
     pub fn look(&mut self, memory: &impl PhysicalMemory, vcpus: &[VcpuRegisters]) -> bool {
-        self.next = Instant::now() + PERIOD;
-        let mut online = vcpus.iter().filter(|vcpu| vcpu.online);
-        self.doubts = match online.any(|vcpu| self.is_seen_by(memory, vcpu)) {
-            true => 0,
-            false => self.doubts.saturating_add(1),
-        };
+        let online = vcpus.iter().filter(|vcpu| vcpu.online);
+        let seen: Vec<Seen> = online.map(|vcpu| self.seen_by(memory, vcpu)).collect();
+        if seen.contains(&Seen::Kernel) {
+            self.doubts = 0;
+        } else if !seen.contains(&Seen::Nothing) {
+            self.doubts = self.doubts.saturating_add(1);
+        }
+        let until = if self.doubts > 0 { IN_DOUBT } else { PERIOD };
+        self.next = Instant::now() + until;
         self.doubts >= LOOKS
     }
 
-    /// Whether it sees the kernel, or may run a guest of its own, in whose tables there is none.
-    fn is_seen_by(&self, memory: &impl PhysicalMemory, vcpu: &VcpuRegisters) -> bool {
+    fn seen_by(&self, memory: &impl PhysicalMemory, vcpu: &VcpuRegisters) -> Seen {
         if may_run_a_guest(vcpu) {
-            return true;
+            return Seen::Kernel;
         }
         let root = PageTableRoot::of_text(memory, vcpu, self.text);
-        let seen = root.and_then(|root| translate(memory, root, self.text));
-        seen.is_ok_and(|seen| seen.physical == self.place)
+        match root.and_then(|root| translate(memory, root, self.text)) {
+            Ok(seen) if seen.physical == self.place => Seen::Kernel,
+            Err(TranslateError::Table { .. }) => Seen::Nothing,
+            Ok(_) | Err(_) => Seen::Another,
+        }
     }
+}
+
+/// What a vCPU executes with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    /// The kernel's text lies where it lay; or it may run a guest of its own, in whose tables there is none.
+    Kernel,
+    /// It does not.
+    Another,
+    /// Its page tables cannot be read.
+    Nothing,
 }
 
 /// Whether these can be the registers of a guest of the guest: hardware wants this bit in them. KVM says itself whose they are on
@@ -127,6 +154,23 @@ mod tests {
         for round in 1..=LOOKS {
             assert_eq!(look(&[offline]), round == LOOKS);
         }
+        map(0x40_0000);
+        assert!(!look(&[vcpu]));
+        // Tables in memory that nobody knows say nothing, and nothing against what others say.
+        let unread = VcpuRegisters {
+            cr3: 1 << 40,
+            ..vcpu
+        };
+        for _ in 0..2 * LOOKS {
+            assert!(!look(&[unread]));
+        }
+        map(0x60_0000);
+        for _ in 1..LOOKS {
+            assert!(!look(&[vcpu]));
+        }
+        assert!(!look(&[vcpu, unread]), "one of them may have it");
+        map(0x40_0000);
+        assert!(!look(&[vcpu, unread]));
         // Of a guest of the guest it is not known where the kernel is.
         map(0x60_0000);
         let runs_guests = [(1 << 13, 0), (0, 1 << 12)].map(|(cr4, efer)| VcpuRegisters {

@@ -15,6 +15,7 @@ use tracer::target::VcpuRegisters;
 
 use super::backing::map_all;
 use super::error::ForeignError;
+use super::held::let_late_go;
 use super::kernel_watch::KernelWatch;
 use super::lock;
 use super::memory::{ForeignRam, Range, RemoteRam};
@@ -140,14 +141,16 @@ impl Foreign {
         let caller = parked.caller(process.pid())?;
         let cpuid = caller.cpuid(deadline)?;
         let tsc_khz = caller.tsc_khz(deadline)?;
-        let mut slots = Slots {
-            parked: caller,
-            vm,
-            deadline,
-        };
+        let mut slots = Slots::of(caller, vm, deadline);
         slots.forget_trial()?;
         close_left(&process, &mut slots)?;
         let ram = find(&process, &mut slots, &registers)?;
+        if slots.are_logged {
+            log::warn!(
+                "KVM notes which pages of this guest are written: it is being migrated, or its snapshots are by difference. What of it is \
+                 copied while it is traced leads to memory that is not in the copy: let it go before that"
+            );
+        }
         for Range { guest, host } in ram.ranges() {
             let (start, end) = (guest.start.0, guest.end());
             log::debug!("RAM {start:#x}-{end:#x} at {host:#x} of its VMM");
@@ -266,14 +269,22 @@ impl Foreign {
 
     /// Looks, now and then, whether the kernel still runs. True when it does not.
     pub(crate) fn has_lost_kernel(&mut self) -> bool {
+        let_late_go();
         let due = self.kernel.take_if(|kernel| kernel.is_due());
         let Some(mut kernel) = due else {
             return false;
         };
-        if let Ok(registers) = self.hold() {
-            let vcpus: Vec<_> = registers.iter().map(VcpuRegisters::from).collect();
-            self.is_replaced = kernel.look(self.ram.memory().ram(), &vcpus);
-            self.release();
+        let asked = Instant::now();
+        match self.hold() {
+            Ok(registers) => {
+                let vcpus: Vec<_> = registers.iter().map(VcpuRegisters::from).collect();
+                self.is_replaced = kernel.look(self.ram.memory().ram(), &vcpus);
+                self.release();
+            }
+            Err(error) => {
+                log::debug!("whether the kernel still runs is not known: {error}");
+                kernel.put_off(asked.elapsed());
+            }
         }
         self.kernel = Some(kernel);
         self.is_replaced
@@ -377,12 +388,9 @@ impl Foreign {
         let mut hold = self.hold.borrow_mut();
         let parked = hold.parked.as_mut();
         let parked = parked.ok_or(ForeignError::NoThread { pid, vcpu: 0 })?;
-        let mut slots = Slots {
-            parked: parked.caller(pid)?,
-            vm: self.vm,
-            // Slots are granted and taken back, one after the other: that took 0.8 s on a busy host.
-            deadline: Instant::now() + LONG,
-        };
+        // Slots are granted and taken back, one after the other: that took 0.8 s on a busy host.
+        let deadline = Instant::now() + LONG;
+        let mut slots = Slots::of(parked.caller(pid)?, self.vm, deadline);
         added(&mut slots, self.ram.memory().ram().ranges())
     }
 
@@ -396,11 +404,8 @@ impl Foreign {
         };
         let deadline = Instant::now() + LONG;
         let mut parked = park(&self.process, &self.vcpus.all(), deadline)?;
-        let closed = window.close(&mut Slots {
-            parked: parked.caller(self.process.pid())?,
-            vm: self.vm,
-            deadline,
-        });
+        let caller = parked.caller(self.process.pid())?;
+        let closed = window.close(&mut Slots::of(caller, self.vm, deadline));
         if closed.is_err() {
             self.window = Some(window);
         }

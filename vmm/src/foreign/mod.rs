@@ -25,6 +25,7 @@ mod remote;
 mod run_page;
 mod shapes;
 mod slots;
+mod standing;
 pub mod stopped;
 mod threads;
 mod top_table;
@@ -36,3 +37,4 @@ mod way_back;
 mod window;
 
 pub use machine::Foreign;
+pub use standing::while_nobody_stands;

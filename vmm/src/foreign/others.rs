@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::error::ForeignError;
-use super::held::HeldThread;
+use super::held::{HeldThread, Together};
 use super::process::Process;
 use super::vcpu::{ForeignVcpu, is_run_of};
 
@@ -17,9 +17,9 @@ pub(super) fn hold_others(
     process: &Process,
     vcpus: &[Arc<ForeignVcpu>],
     deadline: Instant,
-) -> Result<Vec<HeldThread>, ForeignError> {
+) -> Result<Together<HeldThread>, ForeignError> {
     let known: Vec<_> = vcpus.iter().filter_map(|vcpu| vcpu.thread()).collect();
-    let mut held: Vec<HeldThread> = Vec::new();
+    let mut held: Together<HeldThread> = Vec::new().into();
     loop {
         let mut threads = process.threads()?;
         threads.retain(|thread| !known.contains(thread));
@@ -28,19 +28,16 @@ pub(super) fn hold_others(
             return Ok(held);
         }
         let seized = threads.iter().map(|thread| seize(process, *thread));
-        let mut seized = seized.collect::<Result<Vec<_>, _>>()?;
-        for thread in seized.iter_mut().flatten() {
+        let seized = seized.collect::<Result<Vec<_>, _>>()?.into_iter();
+        let mut seized: Together<HeldThread> = seized.flatten().collect::<Vec<_>>().into();
+        for thread in seized.iter_mut() {
             match thread.wait_stopped(deadline) {
                 Ok(()) | Err(ForeignError::Ended { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        held.extend(
-            seized
-                .into_iter()
-                .flatten()
-                .filter(|thread| !thread.is_gone()),
-        );
+        let there = seized.apart().into_iter();
+        held.extend(there.filter(|thread| !thread.is_gone()));
     }
 }
 

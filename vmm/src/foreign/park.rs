@@ -20,9 +20,10 @@ use std::time::{Duration, Instant};
 use tracer::guest::Paused;
 
 use super::error::ForeignError;
-use super::held::{HeldThread, Rest};
+use super::held::{HeldThread, Rest, Together};
 use super::others::{hold_others, recognise};
 use super::process::Process;
+use super::standing::Standing;
 use super::threads::find_threads;
 use super::urgent::Urgent;
 use super::vcpu::{ForeignVcpu, Parked, Stage};
@@ -36,13 +37,14 @@ const SETTLED: Duration = Duration::from_millis(100);
 /// All vCPUs of a guest, out of it until this is dropped.
 #[derive(Debug)]
 pub(super) struct AllParked {
-    vcpus: Vec<Parked>,
+    vcpus: Together<Parked>,
     /// Threads that could be one that executes a vCPU.
-    others: Vec<HeldThread>,
+    others: Together<HeldThread>,
     /// When the first of them was asked to stop: until then the guest ran as ever.
     asked: Requested,
     /// Until all of them were let go.
     _urgent: Urgent,
+    _standing: Standing,
 }
 
 impl AllParked {
@@ -52,13 +54,12 @@ impl AllParked {
     }
 
     /// Lets all of them go; when and for how long the guest stood still.
-    pub fn let_go(mut self) -> Paused {
-        self.vcpus.clear();
-        self.others.clear();
+    pub fn let_go(self) -> Paused {
+        drop((self.vcpus, self.others));
         Paused {
             counter: self.asked.counter,
             // Before this thread gives way to them.
-            length: self.held(),
+            length: self.asked.at.elapsed(),
         }
     }
 
@@ -160,8 +161,9 @@ fn out_of_guest(
     may_stay: impl Fn(&Parked) -> bool,
     deadline: Instant,
 ) -> Result<AllParked, ForeignError> {
+    let standing = Standing::now();
     let seized: Result<Vec<_>, _> = vcpus.iter().filter_map(ForeignVcpu::seize).collect();
-    let mut parked = seized?;
+    let mut parked = Together::from(seized?);
     // Not before all are seized: the first would stand still meanwhile.
     let asked = Requested::now(host_tsc());
     parked.iter().try_for_each(Parked::interrupt)?;
@@ -180,9 +182,10 @@ fn out_of_guest(
     step_until(&mut parked, deadline, |stage| stage == Stage::Parked)?;
     Ok(AllParked {
         vcpus: parked,
-        others: Vec::new(),
+        others: Vec::new().into(),
         asked,
         _urgent: urgent,
+        _standing: standing,
     })
 }
 
@@ -191,10 +194,10 @@ fn joined(
     process: &Process,
     vcpus: &[Arc<ForeignVcpu>],
     known: AllParked,
-    mut others: Vec<HeldThread>,
+    mut others: Together<HeldThread>,
 ) -> Result<AllParked, ForeignError> {
     let pid = process.pid();
-    let mut parked = known.vcpus.into_iter();
+    let mut parked = known.vcpus.apart().into_iter();
     let each = vcpus.iter().map(|vcpu| {
         let vcpu_number = vcpu.number();
         let nobody = ForeignError::NoThread {
@@ -206,9 +209,9 @@ fn joined(
             None => Ok(vcpu.stand_in(others.pop().ok_or(nobody)?)),
         }
     });
-    let vcpus = each.collect::<Result<_, _>>()?;
+    let vcpus = each.collect::<Result<Vec<_>, _>>()?;
     Ok(AllParked {
-        vcpus,
+        vcpus: vcpus.into(),
         others,
         ..known
     })

@@ -1,0 +1,78 @@
+//! Whether somebody's guest stands still because of us. Nobody stops this process meanwhile (Ctrl-Z): the guest would stand until
+//! somebody has it go on.
+
+use std::marker::PhantomData;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How many guests do.
+static STANDING: Mutex<usize> = Mutex::new(0);
+static FEWER: Condvar = Condvar::new();
+
+/// No pause of ours is longer; one that a user has asked for is as long as he likes.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A guest stands still until this is dropped.
+#[derive(Debug)]
+pub(super) struct Standing {
+    /// As long as the thread holds it that has stopped it.
+    _here: PhantomData<*const ()>,
+}
+
+impl Standing {
+    /// From now on.
+    pub fn now() -> Self {
+        *standing() += 1;
+        Self { _here: PhantomData }
+    }
+}
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        *standing() -= 1;
+        FEWER.notify_all();
+    }
+}
+
+/// Does `what` at a moment at which no guest stands still because of us, and none is stopped until it is done. After
+/// five seconds it is done all the same.
+pub fn while_nobody_stands(what: impl FnOnce()) {
+    let waited = FEWER.wait_timeout_while(standing(), PATIENCE, |standing| *standing > 0);
+    let (standing, _) = waited.unwrap_or_else(PoisonError::into_inner);
+    if *standing > 0 {
+        log::warn!("a guest is paused, and stays so until this continues");
+    }
+    what();
+    drop(standing);
+}
+
+/// What is there is whole whoever has panicked.
+fn standing() -> MutexGuard<'static, usize> {
+    STANDING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn what_waits_until_nobody_stands_is_done_after_that() {
+        static IS_OVER: AtomicBool = AtomicBool::new(false);
+        let (begins, has_begun) = channel();
+        let held = Standing::now();
+        let waits = std::thread::spawn(move || {
+            begins.send(()).unwrap();
+            let mut seen = None;
+            while_nobody_stands(|| seen = Some(IS_OVER.load(Ordering::SeqCst)));
+            seen
+        });
+        has_begun.recv().unwrap();
+        IS_OVER.store(true, Ordering::SeqCst);
+        drop(held);
+        assert_eq!(waits.join().unwrap(), Some(true));
+        assert_eq!(*standing(), 0);
+    }
+}
