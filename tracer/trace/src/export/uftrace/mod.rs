@@ -477,12 +477,13 @@ impl UftraceWriter {
             Err(error) => (Err(error), None),
         };
         self.steps.step();
-        self.stand_alone(span)?;
+        let alone = self.stand_alone(span);
         self.steps.step();
-        self.write_side()?;
+        // What is missing is said, and the directory is let go, whatever could not be written before.
+        let side = self.write_side();
         self.steps.step();
         let released = self.lock.take().map_or(Ok(()), DirectoryLock::release);
-        flushed.and(comments).and(released)
+        flushed.and(comments).and(alone).and(side).and(released)
     }
 
     fn write_side(&self) -> Result<(), ExportError> {
