@@ -19,3 +19,4 @@ pub mod store;
 pub mod tids;
 pub mod trace_dat;
 pub mod uftrace;
+mod whole;

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use super::blocks::{BlockFile, Cut, FRAME, Kind};
+use super::blocks::{BlockFile, FRAME, Kind};
 use super::coder::Coder;
 use super::kept::Kept;
 use super::looks::{number, origin};
@@ -14,6 +14,7 @@ use super::tail::Tail;
 use super::unsaid::Unsaid;
 use crate::event::{Record, RecordKind};
 use crate::export::uftrace::ExportError;
+use crate::export::whole::Cut;
 use crate::form::Form;
 use crate::host::HostStep;
 use crate::stream::Origin;

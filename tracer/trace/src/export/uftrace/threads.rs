@@ -146,7 +146,9 @@ impl Storage for ThreadFiles {
     }
 
     fn cut(&mut self, length: Length) -> io::Result<()> {
-        cut(&self.side, length.beside).and(cut(&self.data, length.records))
+        // Where the second fails no record is without what stands beside it.
+        cut(&self.data, length.records)?;
+        cut(&self.side, length.beside)
     }
 }
 

@@ -1,45 +1,14 @@
 //! A disk that is full for a while, or from one write on: each record is in the file or is lost, and what describes the trace is
 //! there.
 
-use std::io::{self, Write};
-
 use super::super::accounted::Accounted;
-use super::super::blocks::{BlockFile, Blocks, Cut, Kind};
+use super::super::blocks::{BlockFile, Blocks, Kind};
 use super::super::looks;
 use super::super::part::{self, Of, Part};
 use super::super::unsaid::Ring;
 use super::*;
 use crate::export::budget::Budget;
-
-/// A disk with room for so many bytes.
-#[derive(Debug, Default)]
-struct Disk {
-    bytes: Vec<u8>,
-    room: usize,
-}
-
-impl Write for Disk {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let left = self.room.saturating_sub(self.bytes.len());
-        if left == 0 {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        let (taken, _) = bytes.split_at(left.min(bytes.len()));
-        self.bytes.extend_from_slice(taken);
-        Ok(taken.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Cut for Disk {
-    fn cut(&mut self, length: u64) -> io::Result<()> {
-        self.bytes.truncate(usize::try_from(length).unwrap());
-        Ok(())
-    }
-}
+use crate::export::whole::tests::Disk;
 
 /// A trace on such a disk.
 struct Full {
@@ -307,6 +276,29 @@ fn a_loss_gives_its_place_with_the_records_before_it() {
     assert_eq!(Read::sum(&read.records) + Read::sum(&read.lost), 164);
     assert_eq!(read.records, BTreeMap::from([((1, 0), 64)]));
     assert_eq!(full.file.kept().lost, 100);
+}
+
+/// What comes after half a block would not be found.
+#[test]
+fn a_file_that_cannot_be_cut_goes_on_when_it_can_be() {
+    for uncut in 1..4 {
+        let mut full = Full::new(100_000);
+        full.calls(0, 5, 0);
+        // Of the next there is a part.
+        full.leave(30);
+        full.file.blocks.file().uncut = uncut;
+        full.calls(0, 60, 0);
+        full.leave(100_000);
+        (0..2).for_each(|vcpu| full.calls(vcpu, 9, 0));
+        full.file.say_all_dropped();
+        let (read, kept) = (full.read(), full.file.kept());
+        let [records, lost] = [&read.records, &read.lost].map(Read::sum);
+        assert_eq!((records, lost), (kept.records, kept.lost), "{uncut}");
+        assert_eq!(records + lost, Read::sum(&full.made), "{uncut}");
+        let bytes = full.file.blocks.file().bytes.len();
+        assert_eq!(kept.bytes, bytes as u64, "{uncut}");
+        assert!(records > 5, "{uncut}: the last ones are there");
+    }
 }
 
 /// The budget of a trace is not that of its end.
