@@ -9,6 +9,7 @@ pub mod events;
 pub mod folded;
 pub mod html;
 pub(crate) mod last_event;
+mod lines;
 #[cfg(feature = "parquet")]
 pub mod parquet;
 pub mod perfetto;

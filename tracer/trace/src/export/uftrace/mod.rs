@@ -467,7 +467,7 @@ impl UftraceWriter {
             threads.lanes.say_in_place();
         }
         self.side.totals = self.totals().collect();
-        self.side.events = self.events.totals().clone();
+        self.side.events = self.events.totals();
         if let Some(threads) = &self.threads {
             self.side.dropped = threads.lanes.dropped();
         }
