@@ -83,7 +83,7 @@ impl Kind {
 }
 
 /// Fills in what stands before the contents of a block: `block` begins with room for it.
-fn seal(kind: Kind, block: &mut [u8]) -> io::Result<()> {
+pub(super) fn seal(kind: Kind, block: &mut [u8]) -> io::Result<()> {
     let too_large = || io::Error::new(io::ErrorKind::FileTooLarge, "a block of too many bytes");
     let length = u32::try_from(block.len().saturating_sub(FRAME)).ok();
     let length = length.filter(|length| *length <= kind.most());

@@ -220,9 +220,11 @@ impl UftraceWriter {
                 }
             }
             EventKind::Point(point) => {
-                let format = self.points.get(point.index());
-                let Some(format) = format else { return Ok(()) };
-                Self::point(self.events.append(&event, format))
+                Self::point(match self.points.get(point.index()) {
+                    Some(format) => self.events.append(&event, format),
+                    // Nobody has said what it is.
+                    None => self.events.lost(&event, 1),
+                })
             }
             EventKind::LostPoints(count) => Self::point(self.events.lost(&event, count)),
             EventKind::Host(step) => Self::point(self.events.host(&event, step)),
