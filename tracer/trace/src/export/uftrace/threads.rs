@@ -476,3 +476,19 @@ impl ThreadLanes {
         lanes.map(|thread| thread.lane.totals.dropped).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_record_is_without_what_stands_beside_it_where_its_file_cannot_be_cut() {
+        let folder = tempfile::tempdir().unwrap();
+        let [data, side] = ["1000.dat", "1000.side"].map(|name| folder.path().join(name));
+        fs::create_dir(&data).unwrap();
+        fs::write(&side, [0; 4]).unwrap();
+        let mut files = ThreadFiles { data, side };
+        files.cut(Length::default()).unwrap_err();
+        assert_eq!(fs::metadata(&files.side).unwrap().len(), 4);
+    }
+}
