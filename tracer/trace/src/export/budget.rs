@@ -8,6 +8,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use terms::quantity::grouped;
 
+use super::whole::Cut;
+
 /// What all that share it may still write. The default has no end.
 #[derive(Debug, Clone, Default)]
 pub struct Budget {
@@ -55,6 +57,12 @@ impl<W: Write> Write for Stepping<W> {
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
+    }
+}
+
+impl<W: Cut> Cut for Stepping<W> {
+    fn cut(&mut self, length: u64) -> io::Result<()> {
+        self.file.cut(length)
     }
 }
 

@@ -6,10 +6,11 @@
 //! {"time_ns":1900,"vcpu":0,"lost":3}
 //! ```
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufWriter, Read, Write};
+use std::io::{self, BufRead, Read};
 use std::path::{Path, PathBuf};
 
 use serde::de::{MapAccess, Visitor};
@@ -20,6 +21,7 @@ use terms::printable;
 use terms::printable::masked;
 
 use super::budget::{Budget, Stepping};
+use super::lines::Lines;
 use crate::as_found::{self, AsFound};
 use crate::event::Event;
 use crate::host::HostStep;
@@ -93,8 +95,9 @@ impl EventTotals {
 #[derive(Debug)]
 pub struct EventWriter {
     directory: PathBuf,
-    files: BTreeMap<(Side, u16), BufWriter<Stepping<File>>>,
-    totals: EventTotals,
+    files: BTreeMap<(Side, u16), Lines<Stepping<File>>>,
+    /// Events that came as lost, or were not taken.
+    lost: u64,
     line: String,
     budget: Budget,
 }
@@ -106,7 +109,7 @@ impl EventWriter {
         Self {
             directory: directory.to_owned(),
             files: BTreeMap::new(),
-            totals: EventTotals::default(),
+            lost: 0,
             line: String::new(),
             budget: Budget::default(),
         }
@@ -157,15 +160,11 @@ impl EventWriter {
 
     /// Writes the line, and counts it.
     fn put(&mut self, side: Side, vcpu: u16, name: &str) -> Result<(), (PathBuf, io::Error)> {
-        if let Err(error) = self.write(side, vcpu) {
-            self.totals.lost = self.totals.lost.saturating_add(1);
-            return Err((side.path(&self.directory, vcpu), error));
-        }
-        match self.totals.events.get_mut(name) {
-            Some(count) => *count += 1,
-            None => _ = self.totals.events.insert(name.to_owned(), 1),
-        }
-        Ok(())
+        let written = self.write(side, vcpu, Some(name));
+        written.map_err(|error| {
+            self.lost = self.lost.saturating_add(1);
+            (side.path(&self.directory, vcpu), error)
+        })
     }
 
     /// So many events were lost.
@@ -182,7 +181,7 @@ impl EventWriter {
         event: &Event,
         count: u64,
     ) -> Result<(), (PathBuf, io::Error)> {
-        self.totals.lost = self.totals.lost.saturating_add(count);
+        self.lost = self.lost.saturating_add(count);
         let (time_ns, vcpu) = (event.time_ns, event.vcpu);
         self.line.clear();
         // As above.
@@ -190,29 +189,42 @@ impl EventWriter {
             self.line,
             "{{\"time_ns\":{time_ns},\"vcpu\":{vcpu},\"lost\":{count}}}"
         );
-        let written = self.write(side, vcpu);
+        let written = self.write(side, vcpu, None);
         written.map_err(|error| (side.path(&self.directory, vcpu), error))
     }
 
-    fn write(&mut self, side: Side, vcpu: u16) -> io::Result<()> {
+    /// Adds the line to a file; `name` is that of the event in it.
+    fn write(&mut self, side: Side, vcpu: u16, name: Option<&str>) -> io::Result<()> {
+        let bytes = self.line.len() as u64;
+        if bytes > LINE_MAX {
+            let text = "an event with more text than a trace has room for";
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+        }
         // Those of the guest a trace has once more at its end, shorter, for uftrace.
         let times = match side {
             Side::Guest => 2,
             Side::Host => 1,
         };
-        self.budget.take(times * self.line.len() as u64)?;
-        if self.line.len() as u64 > LINE_MAX {
-            let text = "an event with more text than a trace has room for";
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
-        }
-        let file = match self.files.entry((side, vcpu)) {
-            std::collections::btree_map::Entry::Occupied(file) => file.into_mut(),
-            std::collections::btree_map::Entry::Vacant(place) => {
-                let file = File::create(side.path(&self.directory, vcpu))?;
-                place.insert(BufWriter::new(self.budget.steps().of(file)))
+        self.budget.take(times * bytes)?;
+        let file = Self::file(&mut self.files, (side, vcpu), &self.directory, &self.budget);
+        let added = file.and_then(|file| file.add(&self.line, name));
+        added.inspect_err(|_| self.budget.give_back(times * bytes))
+    }
+
+    /// The file of a vCPU, which is made for its first event.
+    fn file<'a>(
+        files: &'a mut BTreeMap<(Side, u16), Lines<Stepping<File>>>,
+        (side, vcpu): (Side, u16),
+        directory: &Path,
+        budget: &Budget,
+    ) -> io::Result<&'a mut Lines<Stepping<File>>> {
+        match files.entry((side, vcpu)) {
+            Entry::Occupied(file) => Ok(file.into_mut()),
+            Entry::Vacant(place) => {
+                let file = File::create(side.path(directory, vcpu))?;
+                Ok(place.insert(Lines::new(budget.steps().of(file))))
             }
-        };
-        file.write_all(self.line.as_bytes())
+        }
     }
 
     /// Writes what is still buffered.
@@ -230,10 +242,20 @@ impl EventWriter {
         result
     }
 
-    /// What was written so far.
+    /// What is in the files. What waits for them counts as lost, until it is [written](Self::flush).
     #[must_use]
-    pub fn totals(&self) -> &EventTotals {
-        &self.totals
+    pub fn totals(&self) -> EventTotals {
+        let mut totals = EventTotals {
+            lost: self.lost,
+            ..EventTotals::default()
+        };
+        for file in self.files.values() {
+            totals.lost = totals.lost.saturating_add(file.waiting());
+            for (name, count) in file.written() {
+                *totals.events.entry(name.clone()).or_default() += count;
+            }
+        }
+        totals
     }
 }
 
@@ -615,6 +637,48 @@ mod tests {
         assert_eq!(writer.flush().unwrap_err().0, full);
         let other = fs::read_to_string(Side::Guest.path(folder.path(), 1)).unwrap();
         assert_eq!(other.lines().count(), 1);
+        let totals = writer.totals();
+        assert_eq!((totals.events["sent"], totals.lost), (1, 1), "in no file");
+    }
+
+    /// A line of many bytes waits for no others: a part of it would be the beginning of the next one.
+    #[test]
+    fn what_comes_after_a_line_that_found_no_room_is_read() {
+        use crate::export::whole::tests::Disk;
+        let line = |event: &Event, format: &EventFormat| {
+            let mut line = String::new();
+            passed(&mut line, event, format).unwrap();
+            line
+        };
+        let text = FieldValue::of_text(&vec![1; 20 << 10], false);
+        let large = Event {
+            values: Some([text].into()),
+            ..event(10, 0, 1)
+        };
+        let large = line(&large, &format());
+        let small = |time_ns| line(&event(time_ns, 0, 1), &format());
+        for uncut in [0, 1] {
+            let mut lines = Lines::new(Disk {
+                room: 5 << 10,
+                uncut,
+                ..Disk::default()
+            });
+            lines.add(&small(5), Some("sent")).unwrap();
+            lines.add(&large, Some("sent")).unwrap_err();
+            lines.file().room = 100 << 10;
+            lines.add(&small(20), Some("sent")).unwrap();
+            lines.flush().unwrap();
+            let folder = tempfile::tempdir().unwrap();
+            let path = Side::Guest.path(folder.path(), 0);
+            fs::write(path, &lines.file().bytes).unwrap();
+            let mut reader = EventReader::open(folder.path()).unwrap();
+            let mut times = Vec::new();
+            while let Some(event) = reader.pop_until(u64::MAX).unwrap() {
+                times.push(event.time_ns);
+            }
+            assert_eq!(times, [5, 20], "{uncut}");
+            assert_eq!((lines.written().next().unwrap().1, lines.waiting()), (2, 0));
+        }
     }
 
     #[test]

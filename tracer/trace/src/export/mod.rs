@@ -9,6 +9,7 @@ pub mod events;
 pub mod folded;
 pub mod html;
 pub(crate) mod last_event;
+mod lines;
 #[cfg(feature = "parquet")]
 pub mod parquet;
 pub mod perfetto;
@@ -19,3 +20,4 @@ pub mod store;
 pub mod tids;
 pub mod trace_dat;
 pub mod uftrace;
+mod whole;

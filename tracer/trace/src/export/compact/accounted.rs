@@ -5,8 +5,9 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use super::blocks::{BlockFile, Cut, FRAME, Kind};
+use super::blocks::{BlockFile, FRAME, Kind, seal};
 use super::coder::Coder;
+use super::described::Described;
 use super::kept::Kept;
 use super::looks::{number, origin};
 use super::part::{Of, Part};
@@ -14,6 +15,7 @@ use super::tail::Tail;
 use super::unsaid::Unsaid;
 use crate::event::{Record, RecordKind};
 use crate::export::uftrace::ExportError;
+use crate::export::whole::Cut;
 use crate::form::Form;
 use crate::host::HostStep;
 use crate::stream::Origin;
@@ -25,6 +27,8 @@ pub(super) struct Accounted<F = File> {
     path: PathBuf,
     /// Records that could not be written, and no block says so.
     unsaid: Unsaid,
+    /// What describes the trace and could not be written. It comes before the next records.
+    owed: Described,
     /// The end of the file, which can give its place.
     tail: Option<Tail>,
     /// Records that could not be written.
@@ -40,6 +44,7 @@ impl<F: Write + Cut> Accounted<F> {
             blocks,
             path,
             unsaid: Unsaid::default(),
+            owed: Described::default(),
             tail: None,
             dropped: 0,
             kept: Kept::default(),
@@ -47,8 +52,13 @@ impl<F: Write + Cut> Accounted<F> {
         }
     }
 
-    /// Adds what a ring brought, after what of it could not be written before.
+    /// Adds what a ring brought, after what describes it, and what of it could not be written before.
     pub fn append(&mut self, part: Part, of: Of) {
+        self.describe();
+        if self.owed.is_of(of.origin) {
+            // Nobody could read it.
+            return self.lose(&part, of.origin);
+        }
         self.say_dropped(of);
         self.records(part, of);
     }
@@ -58,10 +68,7 @@ impl<F: Write + Cut> Accounted<F> {
         let (at, ring) = (self.blocks.length(), number(of.origin));
         let has = counted(&part, of.origin);
         if let Err(error) = self.blocks.add(Kind::Records, part.describe(of)) {
-            self.unsaid.note(ring, part.base_ns, has.missing());
-            self.dropped = self.dropped.saturating_add(has.records);
-            // They are in it as losses once that is said.
-            self.kept.lost = self.kept.lost.saturating_add(has.missing());
+            self.lose(&part, of.origin);
             self.failed(error);
             return;
         }
@@ -70,6 +77,16 @@ impl<F: Write + Cut> Accounted<F> {
         let tail = self.tail.take().filter(|_| has.records == 0);
         let tail = self.tail.insert(tail.unwrap_or_else(|| Tail::at(at)));
         tail.add(ring, part.base_ns, &has);
+    }
+
+    /// A part is not in the file.
+    fn lose(&mut self, part: &Part, origin: Origin) {
+        let has = counted(part, origin);
+        self.unsaid
+            .note(number(origin), part.base_ns, has.missing());
+        self.dropped = self.dropped.saturating_add(has.records);
+        // They are in it as losses once that is said.
+        self.kept.lost = self.kept.lost.saturating_add(has.missing());
     }
 
     /// Says what of this ring could not be written, which was before what comes now.
@@ -90,19 +107,22 @@ impl<F: Write + Cut> Accounted<F> {
         parts.for_each(|part| self.records(part, of));
     }
 
-    /// Says what was dropped and not said: on a disk that is full still, in place of the last records.
+    /// Says what was dropped and not said: on a disk that is full still, in place of the last records. What describes the trace
+    /// and could not be written comes after that.
     pub fn say_all_dropped(&mut self) {
         if self.unsaid.is_empty() {
-            return;
+            return self.describe();
         }
         self.say_each_dropped();
         if !self.unsaid.is_empty() {
             let described = self.give_place();
             self.say_each_dropped();
-            for (kind, block) in described {
-                self.add(kind, block);
-            }
+            let newer = std::mem::replace(&mut self.owed, described).take();
+            newer
+                .into_iter()
+                .for_each(|(kind, block)| self.owed.add(kind, block));
         }
+        self.describe();
         self.block(Kind::Round, Vec::new());
     }
 
@@ -120,12 +140,12 @@ impl<F: Write + Cut> Accounted<F> {
     }
 
     /// Cuts the last records off, and returns what is to be written again of what came after them.
-    fn give_place(&mut self) -> Vec<(Kind, Vec<u8>)> {
+    fn give_place(&mut self) -> Described {
         let Some(tail) = self.tail.take() else {
-            return Vec::new();
+            return Described::default();
         };
         if self.blocks.cut(tail.at).is_err() {
-            return Vec::new();
+            return Described::default();
         }
         self.kept.cut(&tail.has);
         self.dropped = self.dropped.saturating_add(tail.has.records);
@@ -133,23 +153,50 @@ impl<F: Write + Cut> Accounted<F> {
         tail.described
     }
 
-    /// Whether it was written.
+    /// Whether it is written, or is going to be: what describes the trace waits until there is room, and is written before
+    /// the records that come then.
     pub fn block(&mut self, kind: Kind, contents: Vec<u8>) -> bool {
         let mut block = vec![0; FRAME];
         block.extend(contents);
-        self.add(kind, block)
+        if !Described::is_done_by(kind) {
+            return self.add(kind, block).is_ok();
+        }
+        // For what is too large there is never room.
+        if let Err(error) = seal(kind, &mut block) {
+            self.failed(error);
+            return false;
+        }
+        if !self.owed.has_room(kind, block.len()) {
+            return false;
+        }
+        self.owed.add(kind, block);
+        self.describe();
+        true
     }
 
-    /// The same of one that has room for what stands before its contents.
-    fn add(&mut self, kind: Kind, mut block: Vec<u8>) -> bool {
-        let added = self.blocks.add(kind, &mut block);
-        let is_written = added.is_ok();
-        if let Err(error) = added {
-            self.failed(error);
-        } else if let Some(tail) = &mut self.tail {
-            tail.describe(kind, block);
+    /// Writes what describes the trace and is not in it.
+    fn describe(&mut self) {
+        for (kind, block) in self.owed.take() {
+            let unwritten = match self.owed.is_before(kind) {
+                true => Err(block),
+                false => self.add(kind, block),
+            };
+            if let Err(block) = unwritten {
+                self.owed.add(kind, block);
+            }
         }
-        is_written
+    }
+
+    /// Writes a block that has room for what stands before its contents, or returns it.
+    fn add(&mut self, kind: Kind, mut block: Vec<u8>) -> Result<(), Vec<u8>> {
+        if let Err(error) = self.blocks.add(kind, &mut block) {
+            self.failed(error);
+            return Err(block);
+        }
+        if let Some(tail) = &mut self.tail {
+            tail.described.add(kind, block);
+        }
+        Ok(())
     }
 
     /// Something could not be written: the first error stays.

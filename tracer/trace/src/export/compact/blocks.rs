@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 
 use super::error::CompactError;
 use super::{MARK, VERSION};
 use crate::as_found::{self, AsFound};
 use crate::export::budget::Budget;
+use crate::export::whole::{Cut, Whole};
 
 /// Bytes before the blocks.
 const START: usize = 16;
@@ -82,7 +83,7 @@ impl Kind {
 }
 
 /// Fills in what stands before the contents of a block: `block` begins with room for it.
-fn seal(kind: Kind, block: &mut [u8]) -> io::Result<()> {
+pub(super) fn seal(kind: Kind, block: &mut [u8]) -> io::Result<()> {
     let too_large = || io::Error::new(io::ErrorKind::FileTooLarge, "a block of too many bytes");
     let length = u32::try_from(block.len().saturating_sub(FRAME)).ok();
     let length = length.filter(|length| *length <= kind.most());
@@ -106,34 +107,21 @@ fn checksum(head: [u8; 8], contents: &[u8]) -> u32 {
 /// A file that is written.
 #[derive(Debug)]
 pub(super) struct BlockFile<F = File> {
-    file: F,
-    /// Bytes of whole blocks.
-    length: u64,
+    /// Of whole blocks.
+    file: Whole<F>,
     budget: Budget,
-}
-
-/// What can be cut.
-pub(super) trait Cut {
-    fn cut(&mut self, length: u64) -> io::Result<()>;
-}
-
-impl Cut for File {
-    fn cut(&mut self, length: u64) -> io::Result<()> {
-        self.set_len(length)?;
-        self.seek(SeekFrom::Start(length)).map(|_| ())
-    }
 }
 
 impl<F: Write + Cut> BlockFile<F> {
     /// Of a new file.
-    pub fn begin(mut file: F) -> io::Result<Self> {
+    pub fn begin(file: F) -> io::Result<Self> {
         let mut start = MARK.to_vec();
         start.extend(VERSION.to_le_bytes());
         start.resize(START, 0);
-        file.write_all(&start)?;
+        let mut file = Whole::new(file);
+        file.add(&start)?;
         Ok(Self {
             file,
-            length: START as u64,
             budget: Budget::default(),
         })
     }
@@ -151,37 +139,28 @@ impl<F: Write + Cut> BlockFile<F> {
     /// Where blocks are written.
     #[cfg(test)]
     pub const fn file(&mut self) -> &mut F {
-        &mut self.file
+        self.file.file()
     }
 
     /// Bytes that it has.
     pub const fn length(&self) -> u64 {
-        self.length
+        self.file.length()
     }
 
-    /// Adds a block of which the contents follow [`FRAME`] bytes. What got through of one that cannot be written is cut off
-    /// again.
+    /// Adds a block of which the contents follow [`FRAME`] bytes, or nothing of it: readers end where a block is not whole, and
+    /// would not find what comes after that.
     pub fn add(&mut self, kind: Kind, block: &mut [u8]) -> io::Result<()> {
         seal(kind, block)?;
-        let bytes = block.len() as u64;
         // Without what describes them records cannot be read.
-        let taken = if kind.grows() { bytes } else { 0 };
+        let taken = if kind.grows() { block.len() as u64 } else { 0 };
         self.budget.take(taken)?;
-        if let Err(error) = self.file.write_all(block) {
-            self.budget.give_back(taken);
-            // A file that cannot be cut ends in a block that is not whole, and nothing is written after that.
-            self.cut(self.length)?;
-            return Err(error);
-        }
-        self.length += bytes;
-        Ok(())
+        let added = self.file.add(block);
+        added.inspect_err(|_| self.budget.give_back(taken))
     }
 
     /// Makes it so long again.
     pub fn cut(&mut self, length: u64) -> io::Result<()> {
-        self.file.cut(length)?;
-        self.length = length;
-        Ok(())
+        self.file.cut(length)
     }
 }
 

@@ -27,6 +27,7 @@ mod blocks;
 mod bytes;
 mod coder;
 mod decode;
+mod described;
 mod error;
 mod kept;
 mod looks;

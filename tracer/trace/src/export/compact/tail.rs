@@ -1,6 +1,6 @@
 //! The end of a compact trace: where there is no room to say what is missing, its last records give theirs.
 
-use super::blocks::Kind;
+use super::described::Described;
 use super::kept::Kept;
 use super::unsaid::{Ring, Unsaid};
 
@@ -14,7 +14,7 @@ pub(super) struct Tail {
     /// What is missing without them.
     pub missing: Unsaid,
     /// Blocks after it that describe the trace: they are to be there without it, too.
-    pub described: Vec<(Kind, Vec<u8>)>,
+    pub described: Described,
 }
 
 impl Tail {
@@ -24,7 +24,7 @@ impl Tail {
             at,
             has: Kept::default(),
             missing: Unsaid::default(),
-            described: Vec::new(),
+            described: Described::default(),
         }
     }
 
@@ -32,18 +32,5 @@ impl Tail {
     pub fn add(&mut self, ring: Ring, since_ns: u64, has: &Kept) {
         self.has.add(has);
         self.missing.note(ring, since_ns, has.missing());
-    }
-
-    /// Another block is after it.
-    pub fn describe(&mut self, kind: Kind, block: Vec<u8>) {
-        match kind {
-            // Each stands for those before it.
-            Kind::Metadata | Kind::Points | Kind::Probes | Kind::Values => {
-                self.described.retain(|(before, _)| *before != kind);
-            }
-            Kind::Functions | Kind::Threads => {}
-            Kind::Begin | Kind::Records | Kind::Looks | Kind::Round | Kind::End => return,
-        }
-        self.described.push((kind, block));
     }
 }

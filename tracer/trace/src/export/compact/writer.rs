@@ -36,7 +36,7 @@ use crate::stream::{Origin, StreamOptions};
 pub struct CompactWriter {
     file: Accounted,
     looks: Looks,
-    /// Functions that are written.
+    /// Functions that are written, or are going to be.
     functions: usize,
     /// Whether it is asked how long calls were open that never ended.
     has_threshold: bool,
@@ -104,7 +104,7 @@ impl CompactWriter {
             limit: text.limit.map(|limit| limit.0),
             functions: new.iter().map(Into::into).collect(),
         };
-        // They are numbered as they come: those that could not be written come again with the next.
+        // They are numbered as they come: those for which there can be no room come again with the next.
         if self.note(Kind::Functions, &functions) {
             self.functions = text.functions.len();
         }
@@ -187,7 +187,7 @@ impl CompactWriter {
         }
     }
 
-    /// Whether it was written.
+    /// Whether it is written, or is going to be.
     fn note<T: Serialize + ?Sized>(&mut self, kind: Kind, what: &T) -> bool {
         match terms::printable::json(what) {
             Ok(text) => self.file.block(kind, text.into_bytes()),

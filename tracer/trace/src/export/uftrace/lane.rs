@@ -9,6 +9,7 @@ use super::block::{BESIDE, BUFFER, Block, Call, Counts, Length};
 use super::error::ExportError;
 use super::record::{Kind, Record, word};
 use crate::export::budget::Budget;
+use crate::export::whole::Cut;
 
 /// Where a lane's bytes go.
 pub(super) trait Storage {
@@ -29,8 +30,7 @@ impl Storage for File {
     }
 
     fn cut(&mut self, length: Length) -> io::Result<()> {
-        self.set_len(length.records)?;
-        io::Seek::seek(self, io::SeekFrom::Start(length.records)).map(|_| ())
+        Cut::cut(self, length.records)
     }
 }
 
@@ -122,6 +122,8 @@ pub(super) struct Lane<S> {
     waiting: Block,
     /// What is in the file.
     written: Length,
+    /// A part of something may follow that, and could not be cut off yet.
+    is_torn: bool,
     last: Option<Last>,
     /// Events dropped, and lost ones whose record was, that no record tells of yet.
     unsaid: u64,
@@ -137,6 +139,7 @@ impl<S: Storage> Lane<S> {
             path,
             waiting: Block::default(),
             written: Length::default(),
+            is_torn: false,
             last: None,
             unsaid: 0,
             unsaid_beside: None,
@@ -229,11 +232,15 @@ impl<S: Storage> Lane<S> {
     /// Says what was dropped and not said: on a disk that is full still, in place of the file's last
     /// event.
     pub fn say_in_place(&mut self) {
+        // A file that cannot be changed says less than is true; the side file has the count.
+        if self.mend().is_err() {
+            return;
+        }
         let Some(last) = self.last.filter(|_| self.unsaid > 0) else {
             return;
         };
-        // A file that cannot be changed says less than is true; the side file has the count.
         if self.storage.cut(last.start).is_err() {
+            self.is_torn = true;
             return;
         }
         let said = match last.record.kind {
@@ -264,14 +271,16 @@ impl<S: Storage> Lane<S> {
         }
     }
 
-    /// Writes all that waits, or nothing of it: a part that got through is cut off again.
+    /// Writes all that waits, or nothing of it: a part that got through is cut off again, at the latest before the next write.
     fn write(&mut self) -> io::Result<()> {
+        self.mend()?;
         let Block {
             records, beside, ..
         } = &self.waiting;
         if let Err(error) = self.storage.append(records, beside) {
-            // If even that fails, readers meet a torn record at the end, which they ignore.
-            let _ = self.storage.cut(self.written);
+            self.is_torn = true;
+            // Until that can be done readers meet a torn record at the end, which they ignore.
+            let _ = self.mend();
             return Err(error);
         }
         self.last = self.last_of_waiting();
@@ -279,6 +288,15 @@ impl<S: Storage> Lane<S> {
         self.totals.entries += self.settle().entries;
         (self.unsaid, self.unsaid_beside) = (0, None);
         self.waiting.clear();
+        Ok(())
+    }
+
+    /// Cuts off what is no whole event.
+    fn mend(&mut self) -> io::Result<()> {
+        if self.is_torn {
+            self.storage.cut(self.written)?;
+            self.is_torn = false;
+        }
         Ok(())
     }
 

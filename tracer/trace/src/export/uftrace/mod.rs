@@ -220,9 +220,11 @@ impl UftraceWriter {
                 }
             }
             EventKind::Point(point) => {
-                let format = self.points.get(point.index());
-                let Some(format) = format else { return Ok(()) };
-                Self::point(self.events.append(&event, format))
+                Self::point(match self.points.get(point.index()) {
+                    Some(format) => self.events.append(&event, format),
+                    // Nobody has said what it is.
+                    None => self.events.lost(&event, 1),
+                })
             }
             EventKind::LostPoints(count) => Self::point(self.events.lost(&event, count)),
             EventKind::Host(step) => Self::point(self.events.host(&event, step)),
@@ -467,7 +469,7 @@ impl UftraceWriter {
             threads.lanes.say_in_place();
         }
         self.side.totals = self.totals().collect();
-        self.side.events = self.events.totals().clone();
+        self.side.events = self.events.totals();
         if let Some(threads) = &self.threads {
             self.side.dropped = threads.lanes.dropped();
         }
@@ -477,12 +479,13 @@ impl UftraceWriter {
             Err(error) => (Err(error), None),
         };
         self.steps.step();
-        self.stand_alone(span)?;
+        let alone = self.stand_alone(span);
         self.steps.step();
-        self.write_side()?;
+        // What is missing is said, and the directory is let go, whatever could not be written before.
+        let side = self.write_side();
         self.steps.step();
         let released = self.lock.take().map_or(Ok(()), DirectoryLock::release);
-        flushed.and(comments).and(released)
+        flushed.and(comments).and(alone).and(side).and(released)
     }
 
     fn write_side(&self) -> Result<(), ExportError> {

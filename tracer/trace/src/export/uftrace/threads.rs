@@ -146,7 +146,9 @@ impl Storage for ThreadFiles {
     }
 
     fn cut(&mut self, length: Length) -> io::Result<()> {
-        cut(&self.side, length.beside).and(cut(&self.data, length.records))
+        // Where the second fails no record is without what stands beside it.
+        cut(&self.data, length.records)?;
+        cut(&self.side, length.beside)
     }
 }
 
@@ -472,5 +474,21 @@ impl ThreadLanes {
     pub fn dropped(&self) -> u64 {
         let lanes = self.lanes.iter().flatten();
         lanes.map(|thread| thread.lane.totals.dropped).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_record_is_without_what_stands_beside_it_where_its_file_cannot_be_cut() {
+        let folder = tempfile::tempdir().unwrap();
+        let [data, side] = ["1000.dat", "1000.side"].map(|name| folder.path().join(name));
+        fs::create_dir(&data).unwrap();
+        fs::write(&side, [0; 4]).unwrap();
+        let mut files = ThreadFiles { data, side };
+        files.cut(Length::default()).unwrap_err();
+        assert_eq!(fs::metadata(&files.side).unwrap().len(), 4);
     }
 }

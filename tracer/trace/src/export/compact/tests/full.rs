@@ -1,45 +1,14 @@
 //! A disk that is full for a while, or from one write on: each record is in the file or is lost, and what describes the trace is
 //! there.
 
-use std::io::{self, Write};
-
 use super::super::accounted::Accounted;
-use super::super::blocks::{BlockFile, Blocks, Cut, Kind};
+use super::super::blocks::{BlockFile, Blocks, Kind};
 use super::super::looks;
 use super::super::part::{self, Of, Part};
 use super::super::unsaid::Ring;
 use super::*;
 use crate::export::budget::Budget;
-
-/// A disk with room for so many bytes.
-#[derive(Debug, Default)]
-struct Disk {
-    bytes: Vec<u8>,
-    room: usize,
-}
-
-impl Write for Disk {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let left = self.room.saturating_sub(self.bytes.len());
-        if left == 0 {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        let (taken, _) = bytes.split_at(left.min(bytes.len()));
-        self.bytes.extend_from_slice(taken);
-        Ok(taken.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Cut for Disk {
-    fn cut(&mut self, length: u64) -> io::Result<()> {
-        self.bytes.truncate(usize::try_from(length).unwrap());
-        Ok(())
-    }
-}
+use crate::export::whole::tests::Disk;
 
 /// A trace on such a disk.
 struct Full {
@@ -183,6 +152,16 @@ impl Read {
     }
 }
 
+/// What describes the trace; whether each such block counts, and not only the last one.
+const DESCRIBE: [(Kind, bool); 6] = [
+    (Kind::Functions, true),
+    (Kind::Metadata, false),
+    (Kind::Points, false),
+    (Kind::Probes, false),
+    (Kind::Values, false),
+    (Kind::Threads, true),
+];
+
 #[derive(Debug, Clone, Copy)]
 enum Happens {
     Calls { vcpu: u16, calls: u64, lost: u64 },
@@ -192,14 +171,7 @@ enum Happens {
 }
 
 fn happens() -> impl Strategy<Value = Happens> {
-    let kinds = [
-        Kind::Functions,
-        Kind::Metadata,
-        Kind::Points,
-        Kind::Probes,
-        Kind::Values,
-        Kind::Threads,
-    ];
+    let kinds = DESCRIBE.map(|(kind, _)| kind);
     prop_oneof![
         3 => (0..3u16, 1..90u64, 0..3u64)
             .prop_map(|(vcpu, calls, lost)| Happens::Calls { vcpu, calls, lost }),
@@ -226,9 +198,8 @@ proptest! {
                 Happens::Room(room) => full.leave(room),
                 Happens::Described(kind) => {
                     let what = number.to_string();
-                    if full.file.block(kind, what.clone().into_bytes()) {
-                        described.push((kind, what));
-                    }
+                    prop_assert!(full.file.block(kind, what.clone().into_bytes()));
+                    described.push((kind, what));
                 }
             }
         }
@@ -248,7 +219,17 @@ proptest! {
         if at_the_end == 100_000 {
             prop_assert_eq!(lost, kept.lost, "there is room to say all");
             prop_assert_eq!(&before.records, &read.records, "nothing is cut");
-            prop_assert_eq!(read.described, described);
+            let said = |all: &[(Kind, String)], kind| {
+                let of_kind = all.iter().filter(|(one, _)| *one == kind);
+                of_kind.map(|(_, what)| what.clone()).collect::<Vec<_>>()
+            };
+            for (kind, is_each) in DESCRIBE {
+                let [made, read] = [&described, &read.described].map(|all| said(all, kind));
+                match is_each {
+                    true => prop_assert_eq!(read, made, "{:?}", kind),
+                    false => prop_assert_eq!(read.last(), made.last(), "{:?}", kind),
+                }
+            }
         }
     }
 }
@@ -307,6 +288,58 @@ fn a_loss_gives_its_place_with_the_records_before_it() {
     assert_eq!(Read::sum(&read.records) + Read::sum(&read.lost), 164);
     assert_eq!(read.records, BTreeMap::from([((1, 0), 64)]));
     assert_eq!(full.file.kept().lost, 100);
+}
+
+/// There may be room for records and not for what describes them: nobody could read these.
+#[test]
+fn records_are_lost_until_what_describes_them_is_written() {
+    use Kind::{Metadata, Points};
+    let mut full = Full::new(100_000);
+    full.leave(150);
+    full.describe(Metadata, &"m".repeat(200));
+    full.calls(0, 1, 0);
+    full.describe(Points, &"old".repeat(100));
+    full.calls(0, 1, 0);
+    full.host(0, 1, 0);
+    full.leave(20);
+    full.describe(Points, "new");
+    full.leave(1000);
+    (0..2).for_each(|_| full.calls(0, 1, 0));
+    full.file.say_all_dropped();
+    let read = full.read();
+    assert_eq!(read.lost, BTreeMap::from([((1, 0), 1)]));
+    assert_eq!(read.records[&(1, 0)], 3);
+    let kinds: Vec<_> = read
+        .described
+        .iter()
+        .map(|(kind, what)| (*kind, what.len()))
+        .collect();
+    assert_eq!(kinds, [(Points, 3), (Metadata, 200)]);
+    let kept = full.file.kept();
+    assert_eq!((kept.records, kept.lost), (4, 1));
+}
+
+/// What comes after half a block would not be found.
+#[test]
+fn a_file_that_cannot_be_cut_goes_on_when_it_can_be() {
+    for uncut in 1..4 {
+        let mut full = Full::new(100_000);
+        full.calls(0, 5, 0);
+        // Of the next there is a part.
+        full.leave(30);
+        full.file.blocks.file().uncut = uncut;
+        full.calls(0, 60, 0);
+        full.leave(100_000);
+        (0..2).for_each(|vcpu| full.calls(vcpu, 9, 0));
+        full.file.say_all_dropped();
+        let (read, kept) = (full.read(), full.file.kept());
+        let [records, lost] = [&read.records, &read.lost].map(Read::sum);
+        assert_eq!((records, lost), (kept.records, kept.lost), "{uncut}");
+        assert_eq!(records + lost, Read::sum(&full.made), "{uncut}");
+        let bytes = full.file.blocks.file().bytes.len();
+        assert_eq!(kept.bytes, bytes as u64, "{uncut}");
+        assert!(records > 5, "{uncut}: the last ones are there");
+    }
 }
 
 /// The budget of a trace is not that of its end.

@@ -5,6 +5,7 @@ mod damage;
 mod ends;
 mod full;
 mod happened;
+mod owed;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -49,3 +49,28 @@ fn a_trace_of_events_alone_has_one_call_around_them_for_uftrace() {
         assert!(!text("guest_x.elf.sym").contains("(no calls)"));
     }
 }
+
+/// Where the call cannot be made, everything else is there.
+#[test]
+fn a_trace_that_uftrace_cannot_open_says_what_is_missing_and_is_let_go() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let metadata = Metadata {
+        tracer: NOP.to_owned(),
+        ..metadata(1)
+    };
+    let writer = UftraceWriter::create(&directory, text_of(&functions(1)), metadata, false);
+    let mut writer = writer.unwrap();
+    writer
+        .append(call_on(0, 10, EventKind::LostPoints(7)))
+        .unwrap();
+    let tasks = directory.join("task.txt");
+    fs::remove_file(&tasks).unwrap();
+    fs::create_dir(&tasks).unwrap();
+    let error = writer.close().unwrap_err().to_string();
+    assert!(error.contains("task.txt"), "{error}");
+    let side = fs::read_to_string(directory.join(SIDE_FILE)).unwrap();
+    let side: SideFile = serde_json::from_str(&side).unwrap();
+    assert_eq!((side.events.lost, side.totals.len()), (7, 1));
+    assert!(!has_lock(&directory), "nobody writes it any more");
+}

@@ -128,12 +128,14 @@ fn a_disk_that_stays_full_says_the_loss_in_place_of_the_last_event() {
     assert_eq!((lane.totals.entries, lane.totals.dropped), (1, 3));
 }
 
-/// Two files with room for so many bytes of records.
+/// Two files with room for so many bytes of records; the one beside takes all.
 #[derive(Default)]
 struct Both {
     records: Vec<u8>,
     beside: Vec<u8>,
     room: usize,
+    /// So often they cannot be cut.
+    uncut: u32,
 }
 
 impl lane::Storage for Both {
@@ -141,14 +143,20 @@ impl lane::Storage for Both {
 
     fn append(&mut self, records: &[u8], beside: &[u8]) -> std::io::Result<()> {
         self.beside.extend_from_slice(beside);
-        if self.records.len() + records.len() > self.room {
+        let left = self.room.saturating_sub(self.records.len());
+        let fits = records.len().min(left);
+        self.records.extend_from_slice(&records[..fits]);
+        if fits < records.len() {
             return Err(std::io::ErrorKind::StorageFull.into());
         }
-        self.records.extend_from_slice(records);
         Ok(())
     }
 
     fn cut(&mut self, length: block::Length) -> std::io::Result<()> {
+        if let Some(left) = self.uncut.checked_sub(1) {
+            self.uncut = left;
+            return Err(std::io::ErrorKind::Other.into());
+        }
         let [records, beside] =
             [length.records, length.beside].map(|length| usize::try_from(length).unwrap());
         self.records.truncate(records);
@@ -196,4 +204,56 @@ fn values_beside_a_record_go_with_it() {
     lane.flush().unwrap();
     let more = [&[6, 0][..], &[6, 0x80], &[9; 8]].concat();
     assert_eq!(lane.storage().beside, [side, more].concat());
+}
+
+/// What stands beside a record is found by its number: nothing may come after what belongs to a record that is not there.
+#[test]
+fn a_thread_whose_files_cannot_be_cut_goes_on_when_they_can_be() {
+    for uncut in 1..4 {
+        let disk = Both {
+            room: 40,
+            ..Both::default()
+        };
+        let mut lane = Lane::new(disk, "1000.dat".into());
+        let entry = |time| Record {
+            time,
+            kind: Kind::Entry,
+            value: 0x1000,
+            depth: 0,
+            has_values: false,
+        };
+        lane.block().step(entry(1), &[], true, 1);
+        lane.flush().unwrap();
+        lane.storage().uncut = uncut;
+        // Of the second record there is a half.
+        (2..4).for_each(|time| lane.block().step(entry(time), &[], true, 2));
+        lane.flush().unwrap_err();
+        lane.storage().room = 1000;
+        let mut written = vec![1];
+        for time in 4..8 {
+            lane.block().step(entry(time), &[], true, 3);
+            if lane.flush().is_ok() {
+                written.push(time);
+            }
+        }
+        let Both {
+            records, beside, ..
+        } = lane.storage();
+        let (records, torn) = records.as_chunks::<16>();
+        assert_eq!((torn.len(), beside.len()), (0, 2 * records.len()));
+        let records: Vec<Record> = records
+            .iter()
+            .map(|one| Record::unpack(*one).unwrap())
+            .collect();
+        let of = |kind: Kind| records.iter().filter(move |one| one.kind == kind);
+        let times: Vec<u64> = of(Kind::Entry).map(|one| one.time).collect();
+        assert_eq!(times, written, "{uncut}");
+        let said: u64 = of(Kind::Lost).map(|one| one.value).sum();
+        assert_eq!(
+            (said, lane.totals.dropped),
+            (7 - times.len() as u64, said),
+            "{uncut}"
+        );
+        assert!(times.len() > 2, "{uncut}");
+    }
 }
