@@ -89,7 +89,7 @@ pub(super) fn look(wanted: Option<&str>, checks: &mut Vec<Check>) {
     let process = match found {
         Ok(process) => process,
         // It is there, and does not show itself.
-        Err(error @ E::Proc { .. }) => return steps(Some(&error), checks),
+        Err(error @ (E::Proc { .. } | E::UntoldVms { .. })) => return steps(Some(&error), checks),
         Err(error) => return checks.push(GUEST.check(false, error.to_string())),
     };
     let (pid, command) = (process.pid(), process.command());
@@ -136,6 +136,7 @@ const fn step_of(error: &E) -> usize {
         E::NoProcess { .. }
         | E::NotVmm { .. }
         | E::SeveralVms { .. }
+        | E::UntoldVms { .. }
         | E::NoSuchGuest { .. }
         | E::WhichGuest { .. }
         | E::Proc { .. }

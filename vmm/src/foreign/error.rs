@@ -27,6 +27,18 @@ pub enum ForeignError {
         /// How many.
         vms: usize,
     },
+    /// It has several descriptors, and the system does not say whether they are of one.
+    #[error(
+        "process {pid} has {descriptors} descriptors of virtual machines, and whether they are of one cannot be told: kcmp: {source}; it takes root, or CAP_SYS_PTRACE and the same user, and a kernel with CONFIG_KCMP"
+    )]
+    UntoldVms {
+        /// Its number.
+        pid: i32,
+        /// How many.
+        descriptors: usize,
+        /// What the system said.
+        source: io::Error,
+    },
     /// Somebody else traces it.
     #[error(
         "the guest of process {pid} is traced by somebody else who is attached to it: one at a time can be"
