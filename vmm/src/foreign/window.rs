@@ -93,7 +93,8 @@ impl ForeignWindow {
         Ok(Some((Self::of(range, slot, lock, true), file)))
     }
 
-    const fn of(range: Range, slot: u32, lock: Lock, is_found: bool) -> Self {
+    /// One that lies there, and is locked.
+    pub const fn of(range: Range, slot: u32, lock: Lock, is_found: bool) -> Self {
         Self {
             range,
             slot,
