@@ -73,6 +73,16 @@ pub enum ForeignError {
         /// What the system said.
         source: io::Error,
     },
+    /// The system does not let its mapped files be opened.
+    #[error(
+        "the files that process {pid} has mapped cannot be opened (/proc/{pid}/map_files): {source}; who traces its guest, and who gives it back what a killed tracer has left, opens one: it takes CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN, in the initial user namespace"
+    )]
+    MapFiles {
+        /// The process.
+        pid: i32,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The system does not give one of its descriptors.
     #[error(
         "descriptor {fd} of process {pid} is not to be had: {source}; it takes root, or CAP_SYS_PTRACE"
@@ -188,4 +198,19 @@ pub enum ForeignError {
         "no vCPU of the guest executes 64-bit code with paging: it has not started yet, or is none that can be traced"
     )]
     Not64Bit,
+}
+
+impl ForeignError {
+    /// What the system said when a file was to be opened that a process has mapped.
+    pub(super) fn of_map_files(pid: i32, source: io::Error) -> Self {
+        // Who may not look at the process at all is told another one.
+        match source.raw_os_error() {
+            Some(libc::EPERM) => Self::MapFiles { pid, source },
+            _ => Self::Proc {
+                pid,
+                what: "map_files",
+                source,
+            },
+        }
+    }
 }

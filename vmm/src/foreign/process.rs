@@ -6,6 +6,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::error::ForeignError;
@@ -250,6 +252,25 @@ impl Process {
             .lines()
             .find_map(|line| line.strip_prefix("Seccomp:"));
         mode.is_some_and(|mode| mode.trim() != "0")
+    }
+
+    /// Whether files that it has mapped can be opened: what is left in it could not be found and given back otherwise.
+    ///
+    /// # Errors
+    /// [`ForeignError::MapFiles`], [`ForeignError::Proc`].
+    pub fn check_mapped_files(&self) -> Result<(), ForeignError> {
+        let failed = |source| ForeignError::of_map_files(self.pid, source);
+        for entry in fs::read_dir(self.path("map_files")).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            // As far as the file, which stays as it is: it may be a device.
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            match rustix::fs::open(entry.path(), flags, Mode::empty()) {
+                // It was unmapped meanwhile.
+                Err(Errno::NOENT) => {}
+                opened => return opened.map(drop).map_err(|error| failed(error.into())),
+            }
+        }
+        Ok(())
     }
 
     /// A descriptor of the process, for us.
