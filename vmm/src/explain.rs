@@ -134,6 +134,10 @@ impl From<ReportError> for Failure {
             ReportError::Interrupted => {
                 Self::new(ExitStatus::Interrupted, "interrupted: nothing was written")
             }
+            ReportError::Scratch { .. } => {
+                Self::output(format!("{error}; TMPDIR names another folder for them"))
+            }
+            ReportError::HostOutput(_) => Self::output(error),
             ReportError::NoRoot => Self::bad_input(format!("--graph-function: {error}")),
             ReportError::NoGoal => Self::bad_input(format!("--callers: {error}")),
             _ => Self::bad_input(error),

@@ -22,7 +22,7 @@ use crate::export::parquet::{self, Parquet};
 use crate::export::perfetto::Perfetto;
 use crate::export::remark::Remark;
 use crate::export::tids::Threads;
-use crate::export::trace_dat::{self, HostDat, Pair, Scratch, TraceDat};
+use crate::export::trace_dat::{self, Failed, HostDat, Pair, TraceDat};
 use crate::export::uftrace::SideFile;
 use crate::export::uftrace::record::canonical;
 use crate::graph::excerpt::Excerpt;
@@ -234,20 +234,21 @@ pub fn chrome(
 
 /// A trace as trace.dat, for trace-cmd and KernelShark: calls, and events as text. What the host did is among these, or with
 /// `host` in a file of its own, which such readers show beside the guest's. Returns how many events the trace has; what was
-/// met in it goes to `note`, and what has to wait to files of `scratch`.
+/// met in it goes to `note`, and what has to wait to files in `room`.
 ///
 /// # Errors
-/// As of [`Calls::pop`], [`ReportError::Events`] or [`ReportError::Output`].
+/// As of [`Calls::pop`], [`ReportError::Events`], [`ReportError::Scratch`], [`ReportError::HostOutput`] or
+/// [`ReportError::Output`].
 pub fn trace_dat(
     trace: &TraceDirectory,
     calls: &mut Calls,
     note: impl FnMut(&str),
-    scratch: Scratch,
+    room: &Path,
     out: &mut impl Write,
     host: Option<&mut dyn Write>,
 ) -> Result<u64, ReportError> {
-    let mut file = TraceDat::new(scratch);
-    let mut of_host = host.is_some().then(|| HostDat::new(scratch));
+    let mut file = TraceDat::new(room);
+    let mut of_host = host.is_some().then(|| HostDat::new(room));
     let threads = threads(trace);
     let has_ends = trace.is_graph();
     let read = each(
@@ -274,28 +275,47 @@ pub fn trace_dat(
                 file.step(step, places, pid, has_ends)
             }
         },
-    )?;
-    let functions = trace.names.sorted().into_iter();
-    let names = trace_dat::Names {
-        functions: functions
-            .map(|(address, name)| (canonical(address), name))
-            .collect(),
-        threads: threads.names_of_pids(),
-        vcpus: trace.side.as_ref().map_or(0, |side| side.metadata.vcpus),
-    };
+    )
+    .map_err(|error| match error {
+        // By now they only wait.
+        ReportError::Output(source) => not_kept(room, source),
+        other => other,
+    })?;
     let pair = of_host.is_some().then(|| {
         let side = trace.side.as_ref();
         let described = side.and_then(|side| serde_json::to_string(side).ok());
         Pair::of(&described.unwrap_or_default())
     });
-    file.finish(&names, pair, out)
-        .map_err(ReportError::Output)?;
+    let failed = |error, written: fn(io::Error) -> ReportError| match error {
+        Failed::Waiting(source) => not_kept(room, source),
+        Failed::Writing(source) => written(source),
+    };
+    let written = file.finish(&names(trace, &threads), pair, out);
+    written.map_err(|error| failed(error, ReportError::Output))?;
     if let (Some(file), Some(pair), Some(mut out)) = (of_host, pair, host) {
         let guest = image_name(trace).unwrap_or("guest");
-        file.finish(pair, guest, &mut out)
-            .map_err(ReportError::Output)?;
+        let written = file.finish(pair, guest, &mut out);
+        written.map_err(|error| failed(error, ReportError::HostOutput))?;
     }
     Ok(read)
+}
+
+/// What stands before the events.
+fn names<'a>(trace: &'a TraceDirectory, threads: &Threads) -> trace_dat::Names<'a> {
+    let functions = trace.names.sorted().into_iter();
+    trace_dat::Names {
+        functions: functions
+            .map(|(address, name)| (canonical(address), name))
+            .collect(),
+        threads: threads.names_of_pids(),
+        vcpus: trace.side.as_ref().map_or(0, |side| side.metadata.vcpus),
+    }
+}
+
+/// What has to wait could not be kept.
+fn not_kept(room: &Path, source: io::Error) -> ReportError {
+    let path = room.to_owned();
+    ReportError::Scratch { path, source }
 }
 
 /// Where a call is in the guest, and where it was made, if the trace says that.
@@ -635,15 +655,40 @@ mod tests {
     fn a_trace_dat_has_pids_with_the_names_of_all_their_threads() {
         let (_root, trace) = idle();
         let mut calls = Calls::open(&trace, &Excerpt::default()).unwrap();
-        let (mut out, scratch) = (Vec::new(), tempfile::tempfile);
+        let (mut out, room) = (Vec::new(), std::env::temp_dir());
         let note = |note: &str| panic!("{note}");
-        trace_dat(&trace, &mut calls, note, scratch, &mut out, None).unwrap();
+        trace_dat(&trace, &mut calls, note, &room, &mut out, None).unwrap();
         assert!(has(&out, b"0 swapper/0|swapper/1\n7 sh\n"));
         for (function, pid) in [(0u64, 0u8), (1, 0), (2, 7)] {
             let mut call = vec![11, 0, 0, 0, pid, 0, 0, 0];
             call.extend((0xffff_ffff_8010_0000 + 16 * function).to_le_bytes());
             assert!(has(&out, &call), "{function}");
         }
+    }
+
+    /// Each error once named the file of the guest.
+    #[test]
+    fn what_of_a_trace_dat_cannot_be_written_is_told_apart() {
+        let (root, trace) = trace();
+        let failed = |room: &Path, out: &str, host: &str| {
+            let mut calls = Calls::open(&trace, &Excerpt::default()).unwrap();
+            let open = |path: &str| std::fs::File::options().write(true).open(path).unwrap();
+            let (mut out, mut host, note) = (open(out), open(host), |_: &str| ());
+            let host = Some(&mut host as &mut dyn Write);
+            trace_dat(&trace, &mut calls, note, room, &mut out, host).unwrap_err()
+        };
+        let (null, full, there) = ("/dev/null", "/dev/full", root.path());
+        let missing = root.path().join("no/such/folder");
+        let error = failed(&missing, null, null);
+        let names_it = error.to_string().contains(missing.to_str().unwrap());
+        assert!(
+            matches!(error, ReportError::Scratch { .. }) && names_it,
+            "{error}"
+        );
+        let error = failed(there, full, null);
+        assert!(matches!(error, ReportError::Output(_)), "{error}");
+        let error = failed(there, null, full);
+        assert!(matches!(error, ReportError::HostOutput(_)), "{error}");
     }
 
     #[test]
@@ -655,7 +700,7 @@ mod tests {
             &trace,
             &mut calls,
             |note| panic!("{note}"),
-            tempfile::tempfile,
+            &std::env::temp_dir(),
             &mut out,
             None,
         )

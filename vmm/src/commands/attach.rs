@@ -58,7 +58,9 @@ pub fn attach(options: &AttachOptions) -> Result<ExitStatus, Failure> {
     give_up_gains().map_err(Failure::bad_input)?;
     let process = Process::open(pid)?;
     // What is no guest, or may not be looked at, is said alone: nothing was tried for it.
-    let found = process.vm_descriptor().map_err(Failure::from);
+    let found = process.vm_descriptor();
+    let found = found.and_then(|_| process.check_mapped_files());
+    let found = found.map_err(Failure::from);
     found.map_err(|failure| ended_instead(&process, failure))?;
     options.traced.try_method()?;
     // The main thread is not held: it holds another process, and has that process call what it needs.

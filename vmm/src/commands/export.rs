@@ -140,9 +140,7 @@ pub fn export(
     if to.output.is_some() {
         calls.watch = watch(Missing::written(&trace)).map_err(Failure::bad_input)?;
     }
-    let host = to.host.as_deref();
-    let host = host.map(|path| WholeFile::create(path).map_err(cannot_write(path)));
-    let host = host.transpose()?;
+    let host = to.host.as_deref().map(HostFile::create).transpose()?;
     let outcome = match to.output.as_deref() {
         Some(path) if format.is_directory() => write_directory(&trace, calls, format, path),
         None if format.is_directory() => {
@@ -161,7 +159,7 @@ pub fn export(
             host.as_ref(),
         ) {
             Err(ReportError::Output(error)) => stdout::taken(error).map(|()| None),
-            other => other.map_err(Failure::bad_input),
+            other => other.map_err(|error| explained(error, host.as_ref())),
         },
     };
     // A page says it by itself.
@@ -171,7 +169,7 @@ pub fn export(
         log::warn!("{note}");
     }
     let missing = outcome?;
-    if let Some((file, path)) = host.zip(to.host.as_deref()) {
+    if let Some(HostFile { file, path }) = host {
         file.put().map_err(cannot_write(path))?;
     }
     match missing {
@@ -212,6 +210,27 @@ fn uftrace(
     Ok(ExitStatus::Success)
 }
 
+/// The file of what the host did, until it is complete.
+struct HostFile<'a> {
+    file: WholeFile,
+    path: &'a Path,
+}
+
+impl<'a> HostFile<'a> {
+    fn create(path: &'a Path) -> Result<Self, Failure> {
+        let file = WholeFile::create(path).map_err(cannot_write(path))?;
+        Ok(Self { file, path })
+    }
+}
+
+/// What an error is, that may be one of the host's file.
+fn explained(error: ReportError, host: Option<&HostFile<'_>>) -> Failure {
+    match (error, host) {
+        (ReportError::HostOutput(error), Some(host)) => cannot_write(host.path)(error),
+        (other, _) => other.into(),
+    }
+}
+
 /// What an error of the system is, for who wants something written there.
 fn cannot_write(path: &Path) -> impl Fn(io::Error) -> Failure {
     move |error| Failure::output(format!("cannot write {}: {error}", path.display()))
@@ -249,14 +268,14 @@ fn write_file(
     format: ExportFormat,
     stacks: &StackOptions,
     path: &Path,
-    host: Option<&WholeFile>,
+    host: Option<&HostFile<'_>>,
 ) -> Result<Option<Missing>, Failure> {
     let failed = cannot_write(path);
     let file = WholeFile::create(path).map_err(&failed)?;
     let out = BufWriter::new(&file);
     let missing = write(trace, calls, format, stacks, out, host).map_err(|error| match error {
         ReportError::Output(error) => failed(error),
-        other => other.into(),
+        other => explained(other, host),
     })?;
     file.put().map_err(failed)?;
     Ok(missing)
@@ -294,15 +313,15 @@ fn write(
     format: ExportFormat,
     stacks: &StackOptions,
     mut out: impl Write,
-    host: Option<&WholeFile>,
+    host: Option<&HostFile<'_>>,
 ) -> Result<Option<Missing>, ReportError> {
     let note = |note: &str| log::warn!("{note}");
     let events = match format {
         ExportFormat::TraceDat => {
-            let scratch = tempfile::tempfile;
-            let mut host = host.map(BufWriter::new);
+            let room = std::env::temp_dir();
+            let mut host = host.map(|host| BufWriter::new(&host.file));
             let host = host.as_mut().map(|host| host as &mut dyn Write);
-            Some(trace_dat(trace, &mut calls, note, scratch, &mut out, host)?)
+            Some(trace_dat(trace, &mut calls, note, &room, &mut out, host)?)
         }
         ExportFormat::Perfetto => Some(perfetto(trace, &mut calls, note, &mut out)?),
         ExportFormat::Chrome => Some(chrome(trace, &mut calls, note, &mut out)?),
@@ -374,8 +393,12 @@ mod tests {
             force: true,
         };
         let error = export(&trace, flamegraph, &excerpt, &stacks, &to, nobody).unwrap_err();
-        let message = error.message;
-        assert!(message.contains("no call of known duration"), "{message}");
+        // It once was an error of stdout, or of the file.
+        let nothing = "the trace has no call of known duration to draw";
+        assert_eq!(
+            (error.status.code(), error.message.as_str()),
+            (100, nothing)
+        );
         assert_eq!(fs::read_to_string(&file).unwrap(), "before");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
         export(&trace, ExportFormat::Chrome, &excerpt, &stacks, &to, nobody).unwrap();
@@ -384,5 +407,11 @@ mod tests {
                 .unwrap()
                 .starts_with("{\"displayTimeUnit\"")
         );
+        let host = Some("/dev/full".into());
+        let to = Destination { host, ..to };
+        let dat = ExportFormat::TraceDat;
+        let error = export(&trace, dat, &excerpt, &stacks, &to, nobody).unwrap_err();
+        let full = error.message.starts_with("cannot write /dev/full: ");
+        assert!(full && error.status.code() == 106, "{}", error.message);
     }
 }

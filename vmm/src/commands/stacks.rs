@@ -84,8 +84,7 @@ impl StackOptions {
         out: &mut impl Write,
     ) -> Result<(), ReportError> {
         if folded.is_empty() {
-            let nothing = "the trace has no call of known duration to draw";
-            return Err(ReportError::Output(io::Error::other(nothing)));
+            return Err(ReportError::NothingToDraw);
         }
         let mut palette = palette(folded);
         let mut options = flamegraph::Options::default();

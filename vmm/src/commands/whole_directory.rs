@@ -1,21 +1,16 @@
 //! A directory that is there as a whole or not at all: filled beside its place, and put there when it is complete.
 
-use std::fs::{self, File, Permissions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use tempfile::{Builder, TempDir};
-
-use super::parts;
+use super::parts::{self, Part};
 
 /// What is being filled. Dropped before it is put in its place, nothing is left of it.
 #[derive(Debug)]
 pub struct WholeDirectory {
-    place: PathBuf,
-    fresh: TempDir,
-    /// While this is open, nobody takes it for one that was left.
-    _held: File,
+    part: Part,
+    path: PathBuf,
 }
 
 impl WholeDirectory {
@@ -36,23 +31,17 @@ impl WholeDirectory {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
         }
         parts::remove_left(&place);
-        let fresh = Builder::new()
-            .prefix(&parts::prefix(&place))
-            // Whoever may read what this user makes, may read this.
-            .permissions(Permissions::from_mode(0o777))
-            .tempdir_in(parts::folder(&place))?;
-        let held = parts::hold(fresh.path())?;
-        Ok(Self {
-            place,
-            fresh,
-            _held: held,
-        })
+        let part = Part::beside(&place)?;
+        let path = part.path();
+        // Whoever may read what this user makes, may read this.
+        fs::create_dir(&path)?;
+        Ok(Self { part, path })
     }
 
     /// Where it is filled.
     #[must_use]
     pub fn path(&self) -> &Path {
-        self.fresh.path()
+        &self.path
     }
 
     /// It is complete.
@@ -60,15 +49,14 @@ impl WholeDirectory {
     /// # Errors
     /// When it cannot take its place; then nothing is left of it.
     pub fn put(self) -> io::Result<()> {
-        fs::rename(self.fresh.path(), &self.place)?;
-        // It is not there any more, where it was.
-        let _ = self.fresh.keep();
-        Ok(())
+        self.part.put()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn names(folder: &Path) -> Vec<String> {

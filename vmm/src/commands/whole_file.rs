@@ -4,12 +4,11 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use super::parts::{self, Part};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat};
-use tempfile::{Builder, NamedTempFile};
-
-use super::parts;
 
 /// What is being written. Dropped before it is put in its place, nothing is left of it.
 #[derive(Debug)]
@@ -22,8 +21,8 @@ pub struct WholeFile {
 enum Fresh {
     /// A file without a name: when this process is killed, nothing is left of it.
     Nameless(File),
-    /// A file beside the place, until it takes it, and what keeps it from being taken for one that was left.
-    Beside { fresh: NamedTempFile, _held: File },
+    /// A file beside the place, until it takes it.
+    Beside { file: File, part: Part },
     /// A pipe or a device: nothing can take its place.
     There(File),
 }
@@ -58,7 +57,7 @@ impl WholeFile {
     pub fn put(self) -> io::Result<()> {
         match self.fresh {
             Fresh::Nameless(file) => name(&file, &self.place),
-            Fresh::Beside { fresh, .. } => fresh.persist(&self.place).map(drop).map_err(Into::into),
+            Fresh::Beside { part, .. } => part.put(),
             Fresh::There(_) => Ok(()),
         }
     }
@@ -77,8 +76,7 @@ impl Write for &WholeFile {
 impl Fresh {
     fn file(&self) -> &File {
         match self {
-            Self::Beside { fresh, .. } => fresh.as_file(),
-            Self::Nameless(file) | Self::There(file) => file,
+            Self::Beside { file, .. } | Self::Nameless(file) | Self::There(file) => file,
         }
     }
 }
@@ -99,13 +97,13 @@ fn fresh(place: &Path) -> io::Result<Fresh> {
     }
 }
 
-/// One in the same folder, of a name that says whose it is should this process be killed.
+/// One with a name, in the same folder.
 fn beside(place: &Path) -> io::Result<Fresh> {
-    let fresh = Builder::new()
-        .prefix(&parts::prefix(place))
-        .tempfile_in(parts::folder(place))?;
-    let held = parts::hold(fresh.path())?;
-    Ok(Fresh::Beside { fresh, _held: held })
+    let part = Part::beside(place)?;
+    let mut only_ours = File::options();
+    let only_ours = only_ours.write(true).create_new(true).mode(0o600);
+    let file = only_ours.open(part.path())?;
+    Ok(Fresh::Beside { file, part })
 }
 
 /// Gives a file its name. Only a name that is free can be given at once; another one is taken from who has it.
@@ -119,11 +117,9 @@ fn name(file: &File, place: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         other => return other,
     }
-    let named = Builder::new()
-        .prefix(&parts::prefix(place))
-        .make_in(parts::folder(place), link)?;
-    let path = named.into_temp_path();
-    path.persist(place).map_err(Into::into)
+    let part = Part::beside(place)?;
+    link(&part.path())?;
+    part.put()
 }
 
 #[cfg(test)]

@@ -116,11 +116,15 @@ impl Asked {
     /// The next notification. Waits for it as long as it takes.
     ///
     /// # Errors
-    /// [`RequestError`] when the connection breaks, or brings something else.
+    /// [`RequestError::Refused`] when the VMM tells no more and says why, others when the connection breaks, or brings
+    /// something else.
     pub fn told(&mut self) -> Result<Told, RequestError> {
         let waits = self.from.get_ref().set_read_timeout(None);
         let line = waits.and_then(|()| self.line());
         let line = line.map_err(|source| self.broken(source))?;
+        if let Refusal { error: Some(error) } = self.read(&line)? {
+            return Err(RequestError::Refused(error));
+        }
         let Notification { method, params } = self.read(&line)?;
         Told::read(&method, params).map_err(RequestError::Unexpected)
     }
@@ -172,4 +176,62 @@ impl Asked {
 struct Notification {
     method: String,
     params: Value,
+}
+
+/// What comes unasked, if it is an error.
+#[derive(Debug, Deserialize)]
+struct Refusal {
+    #[serde(default)]
+    error: Option<RpcError>,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use super::*;
+    use crate::control::methods::listening::Subscribe;
+    use crate::control::methods::sessions::OfSession;
+    use crate::control::protocol::{TOO_MANY_CLIENTS, notification};
+    use crate::control::subscription::{ENDED, TailEnded};
+
+    /// It was once said to be no reply of a VMM.
+    #[test]
+    fn a_vmm_that_tells_no_more_says_why() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control");
+        let listener = UnixListener::bind(&path).unwrap();
+        let ended = TailEnded {
+            session: "s".to_owned(),
+            unread: 7,
+        };
+        let lines = [
+            Response::new(1.into(), Ok(Value::Null)).line(),
+            notification(ENDED, &ended),
+            Response::new(
+                Value::Null,
+                Err(RpcError::new(TOO_MANY_CLIENTS, "connect again")),
+            )
+            .line(),
+            "{\"jsonrpc\":\"2.0\"}\n".to_owned(),
+        ];
+        let vmm = thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            let mut from = BufReader::new(client.try_clone().unwrap());
+            from.read_line(&mut String::new()).unwrap();
+            client.write_all(lines.concat().as_bytes()).unwrap();
+        });
+        let session = "s".to_owned().into();
+        let (mut asked, _) = Asked::new(&path, &Subscribe(OfSession { session })).unwrap();
+        assert_eq!(asked.told().unwrap(), Told::Ended(ended));
+        let error = asked.told().unwrap_err();
+        assert!(matches!(error, RequestError::Refused(_)), "{error:?}");
+        assert_eq!(error.to_string(), "connect again");
+        let error = asked.told().unwrap_err();
+        assert!(matches!(error, RequestError::NotAReply { .. }), "{error:?}");
+        let error = asked.told().unwrap_err();
+        assert!(matches!(error, RequestError::Broken { .. }), "{error:?}");
+        vmm.join().unwrap();
+    }
 }

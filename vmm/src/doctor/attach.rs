@@ -26,6 +26,12 @@ const GUEST: Subject = required(
     "`vmm ps` lists the guests of this host: name one by its process or its name",
 );
 
+const FILES: Subject = required(
+    "files that its VMM has mapped can be opened",
+    "tracing memory that is left in it could not be found again, and so not be given back",
+    "be root, or have CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN, in the initial user namespace",
+);
+
 /// What a look at a guest goes through, in this order.
 const STEPS: [Subject; 7] = [
     required(
@@ -89,11 +95,14 @@ pub(super) fn look(wanted: Option<&str>, checks: &mut Vec<Check>) {
     let process = match found {
         Ok(process) => process,
         // It is there, and does not show itself.
-        Err(error @ E::Proc { .. }) => return steps(Some(&error), checks),
+        Err(error @ (E::Proc { .. } | E::UntoldVms { .. })) => return steps(Some(&error), checks),
         Err(error) => return checks.push(GUEST.check(false, error.to_string())),
     };
     let (pid, command) = (process.pid(), process.command());
     checks.push(GUEST.check(true, format!("process {pid} ({command})")));
+    let may_open = process.check_mapped_files();
+    let can_be_left = may_open.is_ok();
+    checks.push(FILES.tried(may_open));
     let seen = Seen::of(&process);
     steps(seen.as_ref().err(), checks);
     let Ok(seen) = seen else { return };
@@ -103,6 +112,9 @@ pub(super) fn look(wanted: Option<&str>, checks: &mut Vec<Check>) {
         Ok(version) => KERNEL.check(true, format!("Linux {version}")),
         Err(error) => KERNEL.check(false, error.to_string()),
     });
+    if !can_be_left {
+        return;
+    }
     // It takes its memory away again when it is dropped.
     checks.push(WINDOW.tried(Foreign::attach(pid)));
 }
@@ -136,12 +148,13 @@ const fn step_of(error: &E) -> usize {
         E::NoProcess { .. }
         | E::NotVmm { .. }
         | E::SeveralVms { .. }
+        | E::UntoldVms { .. }
         | E::NoSuchGuest { .. }
         | E::WhichGuest { .. }
         | E::Proc { .. }
         | E::Descriptor { .. }
         | E::NoWayBack { .. } => 0,
-        E::Traced { .. } => 1,
+        E::Traced { .. } | E::MapFiles { .. } => 1,
         E::Ptrace { .. } => 2,
         E::Late { .. } | E::Ended { .. } | E::NoThread { .. } => 3,
         E::Call { .. } | E::Logs(_) | E::Window { .. } | E::NoPlace { .. } => 4,

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::path::Path;
 
 use rustix::fs::{SealFlags, SeekFrom, fcntl_get_seals, fstatfs, seek};
+use rustix::io::Errno;
 use terms::addr::Gpa;
 use terms::region::Region;
 use vm_memory::GuestRegionMmap;
@@ -82,7 +83,7 @@ impl Backing {
             let data = match seek(&self.file, SeekFrom::Data(at)) {
                 Ok(data) if data < end => data.max(at),
                 // There is none from here on.
-                Ok(_) | Err(rustix::io::Errno::NXIO) => break,
+                Ok(_) | Err(Errno::NXIO) => break,
                 Err(_) => at,
             };
             let hole = seek(&self.file, SeekFrom::Hole(data)).unwrap_or(end);
@@ -111,7 +112,7 @@ pub(super) fn map_all(pid: i32, ranges: &[Range], mappings: &[Mapping]) -> Vec<G
 /// The file of a mapping of process `pid`.
 ///
 /// # Errors
-/// [`ForeignError::Proc`].
+/// [`ForeignError::MapFiles`], [`ForeignError::Proc`].
 pub(super) fn open(pid: i32, mapping: &Mapping) -> Result<File, ForeignError> {
     let (start, end) = (mapping.start, mapping.start.saturating_add(mapping.bytes));
     let path = Path::new("/proc")
@@ -119,11 +120,7 @@ pub(super) fn open(pid: i32, mapping: &Mapping) -> Result<File, ForeignError> {
         .join("map_files")
         .join(format!("{start:x}-{end:x}"));
     let opened = File::options().read(true).write(true).open(path);
-    opened.map_err(|source| ForeignError::Proc {
-        pid,
-        what: "map_files",
-        source,
-    })
+    opened.map_err(|source| ForeignError::of_map_files(pid, source))
 }
 
 #[cfg(test)]
@@ -131,6 +128,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
     use vm_memory::mmap::MmapRegionBuilder;
     use vm_memory::{Bytes, FileOffset, GuestMemoryRegion, MemoryRegionAddress};
 
@@ -188,6 +186,39 @@ mod tests {
         // What is written to the VMM's own copy of a file is not in the file.
         let (_there, own) = mapped(&file, libc::MAP_PRIVATE);
         assert!(own.is_none());
+    }
+
+    /// With what lets it look at the process, and no more, a window could once be made that nobody could give back.
+    #[test]
+    fn whether_mapped_files_can_be_opened_is_known_before_any_has_to_be() {
+        let mut other = std::process::Command::new("cat");
+        let mut other = other.stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let pid = other.id().cast_signed();
+        Process::open(pid).unwrap().check_mapped_files().unwrap();
+        let mapping = |process: &Process| {
+            let mut all = process.code().unwrap();
+            all.retain(|mapping| mapping.file.is_some());
+            all.remove(0)
+        };
+        let refused = std::thread::spawn(move || {
+            let mut has = capabilities(None).unwrap();
+            has.effective &= CapabilitySet::SYS_PTRACE;
+            // Of this thread alone.
+            set_capabilities(None, has).unwrap();
+            let process = Process::open(pid).unwrap();
+            let opened = open(pid, &mapping(&process)).map(drop);
+            [process.check_mapped_files(), opened]
+        });
+        for refused in refused.join().unwrap() {
+            let error = refused.unwrap_err();
+            assert!(matches!(error, ForeignError::MapFiles { .. }), "{error}");
+            assert!(
+                error.to_string().contains("CAP_CHECKPOINT_RESTORE"),
+                "{error}"
+            );
+        }
+        drop(other.stdin.take());
+        other.wait().unwrap();
     }
 
     #[test]

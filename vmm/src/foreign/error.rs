@@ -27,6 +27,18 @@ pub enum ForeignError {
         /// How many.
         vms: usize,
     },
+    /// It has several descriptors, and the system does not say whether they are of one.
+    #[error(
+        "process {pid} has {descriptors} descriptors of virtual machines, and whether they are of one cannot be told: kcmp: {source}; it takes root, or CAP_SYS_PTRACE and the same user, and a kernel with CONFIG_KCMP"
+    )]
+    UntoldVms {
+        /// Its number.
+        pid: i32,
+        /// How many.
+        descriptors: usize,
+        /// What the system said.
+        source: io::Error,
+    },
     /// Somebody else traces it.
     #[error(
         "the guest of process {pid} is traced by somebody else who is attached to it: one at a time can be"
@@ -58,6 +70,16 @@ pub enum ForeignError {
         pid: i32,
         /// Which file.
         what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system does not let its mapped files be opened.
+    #[error(
+        "the files that process {pid} has mapped cannot be opened (/proc/{pid}/map_files): {source}; who traces its guest, and who gives it back what a killed tracer has left, opens one: it takes CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN, in the initial user namespace"
+    )]
+    MapFiles {
+        /// The process.
+        pid: i32,
         /// What the system said.
         source: io::Error,
     },
@@ -183,4 +205,19 @@ pub enum ForeignError {
         "no vCPU of the guest executes 64-bit code with paging: it has not started yet, or is none that can be traced"
     )]
     Not64Bit,
+}
+
+impl ForeignError {
+    /// What the system said when a file was to be opened that a process has mapped.
+    pub(super) fn of_map_files(pid: i32, source: io::Error) -> Self {
+        // Who may not look at the process at all is told another one.
+        match source.raw_os_error() {
+            Some(libc::EPERM) => Self::MapFiles { pid, source },
+            _ => Self::Proc {
+                pid,
+                what: "map_files",
+                source,
+            },
+        }
+    }
 }

@@ -399,17 +399,16 @@ impl Foreign {
     /// # Errors
     /// [`ForeignError`]; what is still there is told by it.
     pub(crate) fn leave(&mut self) -> Result<(), ForeignError> {
-        let Some(window) = self.window.take() else {
+        let Some(window) = &self.window else {
             return Ok(());
         };
         let deadline = Instant::now() + LONG;
         let mut parked = park(&self.process, &self.vcpus.all(), deadline)?;
         let caller = parked.caller(self.process.pid())?;
-        let closed = window.close(&mut Slots::of(caller, self.vm, deadline));
-        if closed.is_err() {
-            self.window = Some(window);
-        }
-        closed
+        window.close(&mut Slots::of(caller, self.vm, deadline))?;
+        // Not before: what is still there is tried again, and told, and nobody else takes it for left meanwhile.
+        self.window = None;
+        Ok(())
     }
 
     fn missed(&self, error: &ForeignError) -> StopError {
@@ -434,7 +433,9 @@ impl Drop for Foreign {
             && let Err(error) = self.leave()
             && !self.process.is_ending()
         {
-            log::error!("tracing memory is left in the guest: {error}");
+            log::error!(
+                "tracing memory is left in the guest: {error}; `vmm attach --restore` takes it away"
+            );
         }
     }
 }
@@ -487,4 +488,63 @@ fn has_gigabyte_pages(cpuid: &[kvm_cpuid_entry2]) -> bool {
     const PAGES: u32 = 1 << 26;
     let leaf = cpuid.iter().find(|entry| entry.function == LEAF);
     leaf.is_some_and(|leaf| leaf.edx & PAGES != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use terms::region::Region;
+
+    use super::*;
+    use crate::layout::{GIB, MIB};
+    use crate::memory::Window;
+
+    /// It was once forgotten, with its lock, when the vCPUs could not be parked for that.
+    #[test]
+    fn a_window_that_cannot_be_taken_away_is_not_forgotten() {
+        let mut other = Command::new("cat");
+        let mut other = other.stdin(Stdio::piped()).spawn().unwrap();
+        let pid = other.id().cast_signed();
+        let file = File::from(memfd_create("window", MemfdFlags::CLOEXEC).unwrap());
+        ftruncate(&file, MIB).unwrap();
+        let (start, bytes) = (Gpa(GIB), MIB);
+        let lock = lock::Lock::take(&file).unwrap();
+        let guest = Region { start, bytes };
+        let window = ForeignWindow::of(Range { guest, host: 0 }, 0, lock, false);
+        let mapped = Ram::in_files(file, Window { start, bytes }, Vec::new()).unwrap();
+        let ram = RemoteRam::new(pid, []);
+        let mut foreign = Foreign {
+            process: Process::open(pid).unwrap(),
+            vm: -1,
+            // None that could be parked.
+            vcpus: Vcpus::default(),
+            window: Some(window),
+            has_gigabyte_pages: false,
+            tsc_khz: 1,
+            clocks: Arc::new(VcpuClocks::new(1, HOST)),
+            top: TopTable::of(&ram, &[]),
+            ram: ForeignRam::new(ram, mapped),
+            hold: RefCell::default(),
+            times: RefCell::default(),
+            last_pause: Cell::default(),
+            is_paused_by_user: Cell::default(),
+            is_gone: false,
+            window_is_free: Cell::new(true),
+            kernel: None,
+            is_replaced: false,
+            host_events: None,
+        };
+        for _ in 0..2 {
+            let left = foreign.leave();
+            assert!(
+                matches!(left, Err(ForeignError::NoThread { .. })),
+                "{left:?}"
+            );
+            assert!(foreign.window.is_some());
+        }
+        drop(other.stdin.take());
+        other.wait().unwrap();
+    }
 }

@@ -23,6 +23,7 @@ pub mod process;
 mod ptrace;
 mod remote;
 mod run_page;
+mod same_file;
 mod shapes;
 mod slots;
 mod standing;

@@ -2,12 +2,16 @@
 //! any moment, and what it calls itself is its own choice.
 
 use std::fs;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::error::ForeignError;
+use super::same_file::are_same;
 
 /// A descriptor of a virtual machine, or of one of its vCPUs, in its VMM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,16 +69,34 @@ impl Process {
         Path::new("/proc").join(self.pid.to_string()).join(name)
     }
 
-    /// The descriptor of its virtual machine.
+    /// The descriptor of its virtual machine, the first of those that it has of that.
     ///
     /// # Errors
-    /// [`ForeignError::NotVmm`] when it has none, [`ForeignError::SeveralVms`] when it has several.
+    /// [`ForeignError::NotVmm`] when it has none, [`ForeignError::SeveralVms`] when it has several,
+    /// [`ForeignError::UntoldVms`] when that cannot be told.
     pub fn vm_descriptor(&self) -> Result<i32, ForeignError> {
         let pid = self.pid;
-        let all = self.descriptors("anon_inode:kvm-vm")?;
-        match all.as_slice() {
+        // What begins like that is something else: `kvm-vm-stats`.
+        let mut all = self.descriptors("anon_inode:kvm-vm")?;
+        all.retain(|(_, rest)| rest.is_empty());
+        let descriptors = all.len();
+        let mut vms: Vec<i32> = Vec::new();
+        for (fd, _) in all {
+            let known = vms.iter().map(|known| are_same(pid, *known, fd));
+            let is_known = known.collect::<io::Result<Vec<_>>>();
+            let is_known = is_known.map_err(|source| ForeignError::UntoldVms {
+                pid,
+                descriptors,
+                source,
+            })?;
+            // One that was duplicated is the same machine.
+            if !is_known.contains(&true) {
+                vms.push(fd);
+            }
+        }
+        match vms.as_slice() {
             [] => Err(ForeignError::NotVmm { pid }),
-            [(fd, _)] => Ok(*fd),
+            [fd] => Ok(*fd),
             several => {
                 let vms = several.len();
                 Err(ForeignError::SeveralVms { pid, vms })
@@ -123,9 +145,8 @@ impl Process {
     /// [`ForeignError::Proc`].
     pub fn threads(&self) -> Result<Vec<i32>, ForeignError> {
         let entries = fs::read_dir(self.path("task")).map_err(self.unreadable("task"))?;
-        let number = |entry: std::io::Result<fs::DirEntry>| {
-            entry.ok()?.file_name().to_str()?.parse::<i32>().ok()
-        };
+        let number =
+            |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse::<i32>().ok();
         let mut threads: Vec<i32> = entries.filter_map(number).collect();
         threads.retain(|thread| !self.is_of_the_kernel(*thread));
         threads.sort_unstable();
@@ -233,6 +254,25 @@ impl Process {
         mode.is_some_and(|mode| mode.trim() != "0")
     }
 
+    /// Whether files that it has mapped can be opened: what is left in it could not be found and given back otherwise.
+    ///
+    /// # Errors
+    /// [`ForeignError::MapFiles`], [`ForeignError::Proc`].
+    pub fn check_mapped_files(&self) -> Result<(), ForeignError> {
+        let failed = |source| ForeignError::of_map_files(self.pid, source);
+        for entry in fs::read_dir(self.path("map_files")).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            // As far as the file, which stays as it is: it may be a device.
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            match rustix::fs::open(entry.path(), flags, Mode::empty()) {
+                // It was unmapped meanwhile.
+                Err(Errno::NOENT) => {}
+                opened => return opened.map(drop).map_err(|error| failed(error.into())),
+            }
+        }
+        Ok(())
+    }
+
     /// A descriptor of the process, for us.
     ///
     /// # Errors
@@ -247,10 +287,10 @@ impl Process {
         })
     }
 
-    fn unreadable(&self, what: &'static str) -> impl Fn(std::io::Error) -> ForeignError {
+    fn unreadable(&self, what: &'static str) -> impl Fn(io::Error) -> ForeignError {
         let pid = self.pid;
         move |source| match source.kind() {
-            std::io::ErrorKind::NotFound => ForeignError::NoProcess { pid },
+            io::ErrorKind::NotFound => ForeignError::NoProcess { pid },
             _ => ForeignError::Proc { pid, what, source },
         }
     }
@@ -292,6 +332,10 @@ fn mapping(line: &str, rights: &str) -> Option<Mapping> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::{AsRawFd, FromRawFd};
+
+    use kvm_ioctls::{Kvm, VmFd};
+
     use super::*;
 
     #[test]
@@ -347,5 +391,45 @@ mod tests {
             let gone = Process::open(pid);
             assert!(matches!(gone, Err(ForeignError::NoProcess { .. })), "{pid}");
         }
+    }
+
+    /// Statistics were once taken for a machine, and a duplicate for another one.
+    #[test]
+    fn a_virtual_machine_is_found_beside_its_duplicates_and_its_statistics_and_two_are_two() {
+        /// `KVM_GET_STATS_FD` (linux/kvm.h).
+        const STATISTICS: libc::Ioctl = 0xaece;
+        let kvm = Kvm::new().unwrap();
+        let vm = kvm.create_vm().unwrap();
+        let other = kvm.create_vm().unwrap();
+        // SAFETY: it takes no argument.
+        let statistics = unsafe { libc::ioctl(vm.as_raw_fd(), STATISTICS) };
+        assert!(statistics >= 0, "{}", io::Error::last_os_error());
+        // SAFETY: it was made just now, and nobody else has it.
+        let statistics = unsafe { OwnedFd::from_raw_fd(statistics) };
+        let statistics = statistics.as_fd();
+        // SAFETY: it is open until the end of this.
+        let borrowed = |fd: &VmFd| unsafe { BorrowedFd::borrow_raw(fd.as_raw_fd()) };
+        let (vm, other) = (borrowed(&vm), borrowed(&other));
+        // Not this process: other tests in it have guests.
+        let has = |all: [BorrowedFd<'_>; 3]| {
+            let [input, output, errors] = all.map(|fd| fd.try_clone_to_owned().unwrap());
+            let mut sleeps = std::process::Command::new("sleep");
+            let sleeps = sleeps.arg("infinity").stdin(input).stdout(output);
+            let mut child = sleeps.stderr(errors).spawn().unwrap();
+            let found = Process::open(child.id().cast_signed())
+                .unwrap()
+                .vm_descriptor();
+            child.kill().unwrap();
+            child.wait().unwrap();
+            found
+        };
+        assert_eq!(has([statistics, vm, vm]).unwrap(), 1);
+        let one = has([statistics, statistics, statistics]);
+        assert!(matches!(one, Err(ForeignError::NotVmm { .. })), "{one:?}");
+        let two = has([other, vm, vm]);
+        assert!(
+            matches!(two, Err(ForeignError::SeveralVms { vms: 2, .. })),
+            "{two:?}"
+        );
     }
 }

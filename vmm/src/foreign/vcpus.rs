@@ -18,7 +18,7 @@ use super::vcpu::ForeignVcpu;
 const FRESH: Duration = Duration::from_millis(1);
 
 /// The vCPUs of one guest.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Vcpus {
     found: Vec<Arc<ForeignVcpu>>,
     late: RefCell<Vec<Arc<ForeignVcpu>>>,

@@ -37,13 +37,16 @@ impl ForeignWindow {
     /// Makes it: at a place of `bits`-bit physical addresses above `ram_end`.
     ///
     /// # Errors
-    /// [`ForeignError::Call`], [`ForeignError::NoPlace`], [`ForeignError::Window`]; then nothing of it is left.
+    /// [`ForeignError::Call`], [`ForeignError::NoPlace`], [`ForeignError::Window`], [`ForeignError::MapFiles`]; then nothing of
+    /// it is left.
     pub fn open(
         process: &Process,
         slots: &mut Slots<'_>,
         bits: u32,
         ram_end: u64,
     ) -> Result<(Self, File), ForeignError> {
+        // Whoever comes after a tracer that was killed has to find it.
+        process.check_mapped_files()?;
         let deadline = slots.deadline;
         let (file, host) = map_there(process, slots.parked, deadline)?;
         let locked = lock(&file);
@@ -93,7 +96,8 @@ impl ForeignWindow {
         Ok(Some((Self::of(range, slot, lock, true), file)))
     }
 
-    const fn of(range: Range, slot: u32, lock: Lock, is_found: bool) -> Self {
+    /// One that lies there, and is locked.
+    pub const fn of(range: Range, slot: u32, lock: Lock, is_found: bool) -> Self {
         Self {
             range,
             slot,

@@ -157,8 +157,8 @@ fn a_trace_dat_says_where_a_call_was_made() {
     let trace = TraceDirectory::open(&root.path().join("trace")).unwrap();
     let mut calls = Calls::open(&trace, &Excerpt::default()).unwrap();
     let (mut out, note) = (Vec::new(), |note: &str| panic!("{note}"));
-    let scratch = tempfile::tempfile;
-    crate::convert::trace_dat(&trace, &mut calls, note, scratch, &mut out, None).unwrap();
+    let room = std::env::temp_dir();
+    crate::convert::trace_dat(&trace, &mut calls, note, &room, &mut out, None).unwrap();
     let pairs = [
         (0xffff_ffff_8010_0080u64, 0xffff_ffff_8010_0005u64),
         (0xffff_ffff_8010_0080, 0x1000),

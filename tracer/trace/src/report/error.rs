@@ -107,6 +107,20 @@ pub enum ReportError {
         /// How many there were.
         of: u16,
     },
+    /// There is nothing of what a picture shows.
+    #[error("the trace has no call of known duration to draw")]
+    NothingToDraw,
+    /// What has to wait until the output can be written could not be kept.
+    #[error("cannot write temporary files in {}: {source}", .path.display())]
+    Scratch {
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The file of what the host did could not be written.
+    #[error("cannot write what the host did: {0}")]
+    HostOutput(#[source] io::Error),
     /// The output could not be written.
     #[error("cannot write the report: {0}")]
     Output(#[source] io::Error),

@@ -99,9 +99,9 @@ impl Heard {
             } => self.returned(thread, depth, function, *duration_ns),
             Happening::Unread { count } => {
                 self.unread = self.unread.saturating_add(*count);
-                self.open.clear();
+                self.missed();
             }
-            Happening::Lost { .. } => self.open.clear(),
+            Happening::Lost { .. } => self.missed(),
             // It is called by the innermost call of its thread that is open.
             Happening::Event { event, .. } => self.called(event, &self.caller(thread, depth)),
             Happening::LostEvents { .. }
@@ -109,6 +109,11 @@ impl Heard {
             | Happening::Wait { .. }
             | Happening::Open { .. } => {}
         }
+    }
+
+    /// Something was not heard, and nobody says what: no call is taken for open.
+    pub fn missed(&mut self) {
+        self.open.clear();
     }
 
     /// Events that came faster than they were taken, at the end.

@@ -37,7 +37,7 @@ pub fn top(options: &CtlOptions, top: &TopOptions) -> Result<ExitStatus, Failure
 fn tables(options: &CtlOptions, top: &TopOptions, count: u64) -> Result<ExitStatus, Failure> {
     let failed = |error: RequestError| Failure::bad_input(error);
     let (_, session) = session_of(&options.control, &top.session.0).map_err(failed)?;
-    let source = Source::new(&options.control, &session).map_err(failed)?;
+    let mut source = Source::new(&options.control, &session).map_err(failed)?;
     let mut before: Option<Counted> = match source.hears_calls() {
         true => Some(source.look(None).map_err(failed)?),
         false => None,
@@ -46,7 +46,16 @@ fn tables(options: &CtlOptions, top: &TopOptions, count: u64) -> Result<ExitStat
         if number > 0 || source.hears_calls() {
             thread::sleep(top.interval);
         }
-        let counted = source.look(None).map_err(failed)?;
+        let counted = match source.look(None) {
+            Ok(counted) => counted,
+            Err(error) => {
+                // What came by then was heard.
+                if let Some(heard) = source.heard(None) {
+                    offer(table(&heard, before.as_ref(), ROWS))?;
+                }
+                return Err(failed(error));
+            }
+        };
         if !offer(table(&counted, before.as_ref(), ROWS))? {
             break;
         }

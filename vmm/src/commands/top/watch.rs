@@ -76,7 +76,7 @@ struct Watch {
 impl Watch {
     fn new(control: &Path, session: &str) -> Result<Self, RequestError> {
         let (status, session) = session_of(control, session)?;
-        let source = Source::new(control, &session)?;
+        let mut source = Source::new(control, &session)?;
         let now = source.look(None)?;
         Ok(Self {
             control: control.to_path_buf(),

@@ -5,6 +5,7 @@ use std::collections::btree_map::Entry;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, Write};
+use std::path::{Path, PathBuf};
 
 use terms::printable::masked;
 
@@ -16,20 +17,27 @@ const MAGIC: &[u8] = b"\x17\x08\x44tracing6\0\x00\x08";
 /// The option that says which clock the times are from.
 const OPTION_CLOCK: u16 = 4;
 
-/// A new file in which something can wait, and which is gone when nobody has it any more.
-pub type Scratch = fn() -> io::Result<File>;
+/// What could not be done.
+#[derive(Debug)]
+pub enum Failed {
+    /// To keep what waits.
+    Waiting(io::Error),
+    /// To write the file.
+    Writing(io::Error),
+}
 
 /// The ring buffers of each CPU, waiting in files.
 #[derive(Debug)]
 pub(super) struct Buffers {
-    scratch: Scratch,
+    /// Where these are, without names: they are gone when nobody has them any more.
+    room: PathBuf,
     cpus: BTreeMap<u16, Pages<BufWriter<File>>>,
 }
 
 impl Buffers {
-    pub const fn new(scratch: Scratch) -> Self {
+    pub fn new(room: &Path) -> Self {
         Self {
-            scratch,
+            room: room.to_owned(),
             cpus: BTreeMap::new(),
         }
     }
@@ -38,7 +46,10 @@ impl Buffers {
     pub fn of(&mut self, cpu: u16) -> io::Result<&mut Pages<BufWriter<File>>> {
         Ok(match self.cpus.entry(cpu) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(Pages::new(BufWriter::new((self.scratch)()?))),
+            Entry::Vacant(new) => {
+                let file = tempfile::tempfile_in(&self.room)?;
+                new.insert(Pages::new(BufWriter::new(file)))
+            }
         })
     }
 
@@ -79,7 +90,11 @@ pub(super) struct Head<'a> {
 }
 
 /// Writes the whole file.
-pub(super) fn write(head: &Head<'_>, mut buffers: Buffers, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write(
+    head: &Head<'_>,
+    mut buffers: Buffers,
+    out: &mut impl Write,
+) -> Result<(), Failed> {
     let mut bytes = described(head);
     bytes.extend(u32::from(head.cpus).to_le_bytes());
     bytes.extend(b"options  \0");
@@ -94,7 +109,7 @@ pub(super) fn write(head: &Head<'_>, mut buffers: Buffers, out: &mut impl Write)
     for cpu in 0..head.cpus {
         let mut length = 0;
         if let Some(pages) = buffers.cpus.remove(&cpu) {
-            let (file, bytes) = pages.finish()?;
+            let (file, bytes) = pages.finish().map_err(Failed::Waiting)?;
             files.push(file);
             length = bytes;
         }
@@ -103,13 +118,14 @@ pub(super) fn write(head: &Head<'_>, mut buffers: Buffers, out: &mut impl Write)
         offset += length;
     }
     bytes.resize(start, 0);
-    out.write_all(&bytes)?;
+    out.write_all(&bytes).map_err(Failed::Writing)?;
     for file in files {
-        let mut file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-        file.rewind()?;
-        io::copy(&mut file, out)?;
+        let file = file.into_inner().map_err(io::IntoInnerError::into_error);
+        let file = file.and_then(|mut file| file.rewind().map(|()| file));
+        let mut file = file.map_err(Failed::Waiting)?;
+        io::copy(&mut file, out).map_err(Failed::Writing)?;
     }
-    out.flush()
+    out.flush().map_err(Failed::Writing)
 }
 
 fn described(head: &Head<'_>) -> Vec<u8> {

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::path::Path;
 
 use terms::field::FieldValue;
 
 use super::file::{self, Buffers, Head};
 use super::format::{KVM_ENTRY, KVM_EXIT, PRINT};
-use super::{NO_MORE, Pair, Scratch, printed, with_text};
+use super::{Failed, NO_MORE, Pair, printed, with_text};
 use crate::export::events::EventLine;
 use crate::host::{ENTRY, EXIT, ExitReason};
 
@@ -51,11 +52,11 @@ pub struct HostDat {
 }
 
 impl HostDat {
-    /// Events wait in files of this kind, one for each CPU of the host.
+    /// Events wait in files in this folder, one for each CPU of the host.
     #[must_use]
-    pub const fn new(scratch: Scratch) -> Self {
+    pub fn new(room: &Path) -> Self {
         Self {
-            cpus: Buffers::new(scratch),
+            cpus: Buffers::new(room),
             tids: BTreeMap::new(),
             on: BTreeMap::new(),
         }
@@ -115,10 +116,12 @@ impl HostDat {
     /// Writes the whole file; `guest` is what its guest is called.
     ///
     /// # Errors
-    /// What `out` says, or the system.
-    pub fn finish(mut self, pair: Pair, guest: &str, out: &mut impl Write) -> io::Result<()> {
+    /// [`Failed`].
+    pub fn finish(mut self, pair: Pair, guest: &str, out: &mut impl Write) -> Result<(), Failed> {
         for (cpu, last_ns) in self.cpus.without_end() {
-            self.cpus.of(cpu)?.add(last_ns, &printed(0, NO_MORE))?;
+            let pages = self.cpus.of(cpu);
+            let printed = pages.and_then(|pages| pages.add(last_ns, &printed(0, NO_MORE)));
+            printed.map_err(Failed::Waiting)?;
         }
         let threads = self.tids.iter();
         let threads = threads

@@ -9,8 +9,9 @@ mod pair;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::path::Path;
 
-pub use self::file::Scratch;
+pub use self::file::Failed;
 use self::file::{Buffers, Head};
 use self::format::{ENTRY, EXIT, FUNCTION, Format, OWN_MAX, PRINT};
 pub use self::host::HostDat;
@@ -49,11 +50,11 @@ pub struct TraceDat {
 }
 
 impl TraceDat {
-    /// Events wait in files of this kind, one for each vCPU.
+    /// Events wait in files in this folder, one for each vCPU.
     #[must_use]
-    pub const fn new(scratch: Scratch) -> Self {
+    pub fn new(room: &Path) -> Self {
         Self {
-            vcpus: Buffers::new(scratch),
+            vcpus: Buffers::new(room),
             pids: BTreeMap::new(),
             open: BTreeMap::new(),
             events: BTreeMap::new(),
@@ -175,15 +176,16 @@ impl TraceDat {
     /// Writes the whole file, one of a pair where there is its host's.
     ///
     /// # Errors
-    /// What `out` says, or the system.
+    /// [`Failed`].
     pub fn finish(
         mut self,
         names: &Names<'_>,
         pair: Option<Pair>,
         out: &mut impl Write,
-    ) -> io::Result<()> {
+    ) -> Result<(), Failed> {
         for (vcpu, last_ns) in self.vcpus.without_end() {
-            self.print(vcpu, last_ns, NO_MORE)?;
+            let printed = self.print(vcpu, last_ns, NO_MORE);
+            printed.map_err(Failed::Waiting)?;
         }
         let cpus = self.vcpus.count(names.vcpus);
         let own = self.events.iter();
