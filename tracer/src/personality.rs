@@ -32,6 +32,17 @@ pub struct NeverTraced {
     pub why: &'static str,
 }
 
+/// Text of which nothing may be patched but at patch sites, whatever the functions in it are called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NeverChanged {
+    /// Where it lies.
+    pub text: TextRange,
+    /// The functions that bound it.
+    pub between: &'static str,
+    /// Why not.
+    pub why: &'static str,
+}
+
 /// How a guest says that it dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PanicMarks {
@@ -83,6 +94,17 @@ pub trait Personality: Debug + Sync {
     /// What of it must not be patched besides, where it has no patch site (`--any`).
     fn never_displaced(&self) -> &'static [NeverTraced] {
         &[]
+    }
+
+    /// What of it runs before a processor has the GS base that rings are found by, or a stack: nothing is patched there
+    /// outside of patch sites, neither for `--any` nor for a probe.
+    fn before_gs(&self) -> &'static [NeverTraced] {
+        &[]
+    }
+
+    /// The same by where it lies in an image.
+    fn text_before_gs(&self, _: &Image) -> Option<NeverChanged> {
+        None
     }
 
     /// Whether all of its text runs in one ring. Else only the page tables of a vCPU say in which a function does.

@@ -8,7 +8,9 @@ use super::module::AREA;
 use super::{Kernel, address_space, current, deny, per_cpu, static_call};
 use crate::current_task::CurrentTask;
 use crate::introspection::Introspection;
-use crate::personality::{Border, Crossing, NeverTraced, PanicMarks, Personality, Spare};
+use crate::personality::{
+    Border, Crossing, NeverChanged, NeverTraced, PanicMarks, Personality, Spare,
+};
 use crate::target::{MemoryError, TargetMemory};
 
 /// The last function that it calls before it looks for its init, in every version from 4.5 to 6.12 and with every
@@ -65,6 +67,14 @@ impl Personality for Linux {
 
     fn never_displaced(&self) -> &'static [NeverTraced] {
         deny::WITHOUT_SITES
+    }
+
+    fn before_gs(&self) -> &'static [NeverTraced] {
+        deny::BEFORE_GS
+    }
+
+    fn text_before_gs(&self, image: &Image) -> Option<NeverChanged> {
+        deny::before_gs(image)
     }
 
     fn has_one_ring(&self) -> bool {
