@@ -119,12 +119,13 @@ pub trait Personality: Debug + Sync {
     /// What can be asked of it while it runs, if it keeps lists of itself and its image tells where.
     fn introspection(&self, image: &Image) -> Option<Box<dyn Introspection>>;
 
-    /// Where a call leads now whose target the guest itself changes; none when it returns at once.
+    /// Where a call of its image leads now whose target the guest itself changes; none when it returns at once.
     ///
     /// # Errors
     /// [`MemoryError`] when its trampoline cannot be read.
     fn leads_to(
         &self,
+        image: &Image,
         call: &StaticCall,
         memory: &dyn TargetMemory,
     ) -> Result<Option<Gva>, MemoryError>;
@@ -225,6 +226,7 @@ impl Personality for Announcing {
     /// It changes none.
     fn leads_to(
         &self,
+        _: &Image,
         call: &StaticCall,
         _: &dyn TargetMemory,
     ) -> Result<Option<Gva>, MemoryError> {

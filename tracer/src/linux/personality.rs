@@ -95,10 +95,11 @@ impl Personality for Linux {
 
     fn leads_to(
         &self,
+        image: &Image,
         call: &StaticCall,
         memory: &dyn TargetMemory,
     ) -> Result<Option<Gva>, MemoryError> {
-        static_call::target(call, memory)
+        static_call::target(image, call, memory)
     }
 
     fn panic_marks(&self) -> Option<PanicMarks> {
