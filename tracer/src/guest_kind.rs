@@ -39,6 +39,11 @@ pub fn never_displaced() -> impl Iterator<Item = &'static NeverTraced> {
     KINDS.iter().flat_map(|kind| kind.never_displaced())
 }
 
+/// What must not be patched outside of patch sites, as it runs too early.
+pub fn before_gs() -> impl Iterator<Item = &'static NeverTraced> {
+    KINDS.iter().flat_map(|kind| kind.before_gs())
+}
+
 impl PanicMarks {
     /// How a guest of this image says that it dies.
     #[must_use]

@@ -80,6 +80,12 @@ pub enum KprobesError {
     /// Somebody is about to change them.
     #[error("the guest is changing its own probes (kprobes) right now: try again")]
     Busy,
+    /// It has some way of its own to keep them.
+    #[error(
+        "where the guest has its own probes (kprobes) is not known: its kernel's symbols and types (BTF) do not say {0}; \
+         what has a patch site can be traced all the same"
+    )]
+    Unknown(&'static str),
 }
 
 /// Why a cgroup is not known.

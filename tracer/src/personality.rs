@@ -32,6 +32,17 @@ pub struct NeverTraced {
     pub why: &'static str,
 }
 
+/// Text of which nothing may be patched but at patch sites, whatever the functions in it are called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NeverChanged {
+    /// Where it lies.
+    pub text: TextRange,
+    /// The functions that bound it.
+    pub between: &'static str,
+    /// Why not.
+    pub why: &'static str,
+}
+
 /// How a guest says that it dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PanicMarks {
@@ -85,6 +96,17 @@ pub trait Personality: Debug + Sync {
         &[]
     }
 
+    /// What of it runs before a processor has the GS base that rings are found by, or a stack: nothing is patched there
+    /// outside of patch sites, neither for `--any` nor for a probe.
+    fn before_gs(&self) -> &'static [NeverTraced] {
+        &[]
+    }
+
+    /// The same by where it lies in an image.
+    fn text_before_gs(&self, _: &Image) -> Option<NeverChanged> {
+        None
+    }
+
     /// Whether all of its text runs in one ring. Else only the page tables of a vCPU say in which a function does.
     fn has_one_ring(&self) -> bool;
 
@@ -97,12 +119,13 @@ pub trait Personality: Debug + Sync {
     /// What can be asked of it while it runs, if it keeps lists of itself and its image tells where.
     fn introspection(&self, image: &Image) -> Option<Box<dyn Introspection>>;
 
-    /// Where a call leads now whose target the guest itself changes; none when it returns at once.
+    /// Where a call of its image leads now whose target the guest itself changes; none when it returns at once.
     ///
     /// # Errors
     /// [`MemoryError`] when its trampoline cannot be read.
     fn leads_to(
         &self,
+        image: &Image,
         call: &StaticCall,
         memory: &dyn TargetMemory,
     ) -> Result<Option<Gva>, MemoryError>;
@@ -203,6 +226,7 @@ impl Personality for Announcing {
     /// It changes none.
     fn leads_to(
         &self,
+        _: &Image,
         call: &StaticCall,
         _: &dyn TargetMemory,
     ) -> Result<Option<Gva>, MemoryError> {

@@ -4,14 +4,16 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::ops::Range;
+use std::path::Path;
 use std::process::Stdio;
 
 use iced_x86::{Decoder, DecoderOptions};
 use image::Image;
 use serde_json::Value;
 use terms::addr::Gva;
-use tests::{Ended, linux, vmm};
+use tests::{Ended, Kernel, kernels, linux, vmm};
 use tracer::points::tactic::{Tactic, choose};
+use tracer::without_sites;
 
 /// What reaches into an instruction from the one before: the longest displacement.
 const BEFORE: u64 = 20;
@@ -44,7 +46,11 @@ const TABLES: [Table; 2] = [
 ];
 
 fn kernel() -> Image {
-    let file = fs::read(linux().0).unwrap();
+    read(&linux().0)
+}
+
+fn read(kernel: &Path) -> Image {
+    let file = fs::read(kernel).unwrap();
     let file = image::bzimage::BzImage::parse(&file).unwrap();
     Image::parse(&file.unpack().unwrap()).unwrap()
 }
@@ -167,4 +173,51 @@ fn no_entry_that_any_displaces_overlaps_one() {
         over.len(),
         places.len()
     );
+}
+
+#[test]
+fn kernels_of_the_suite_are_displaced_and_not_where_that_would_be_their_end() {
+    are_displaced(&kernels(Some("suite")));
+}
+
+/// `make test-long`.
+#[test]
+fn all_kernels_are_displaced_and_not_where_that_would_be_their_end() {
+    are_displaced(&kernels(None));
+}
+
+/// Parts of names of what runs before a processor has its stack, at each return, and while text is changed.
+const FATAL: [&str; 4] = [
+    "startup_64",
+    "_safe_ret",
+    "untrain_ret",
+    "poke_int3_handler",
+];
+
+fn are_displaced(kernels: &[Kernel]) {
+    for kernel in kernels {
+        let name = &kernel.name;
+        let image = read(&kernel.image());
+        assert_eq!(image.tables.missing(), None, "{name}");
+        let early = ["secondary_startup_64", "verify_cpu"];
+        let [from, to] = early.map(|name| image.symbols.address_of(name).unwrap());
+        let is_fatal = |place: &Gva| {
+            let function = image.function(image.function_at(*place)?)?;
+            let mut names = function.names();
+            let is_named = names.any(|name| FATAL.iter().any(|part| name.contains(part)));
+            let is_early = (from..=to).contains(&function.address);
+            (is_named || is_early).then(|| function.name.to_string())
+        };
+        let places = without_sites(&image).into_iter();
+        let places: Vec<Gva> = places
+            .filter_map(|(_, place)| Some(place.ok()?.at))
+            .collect();
+        println!("{name}: {} places", places.len());
+        assert!(places.len() > 5000, "{name}: {}", places.len());
+        let fatal: Vec<String> = places.iter().filter_map(is_fatal).collect();
+        assert!(fatal.is_empty(), "{name}: {fatal:?}");
+        let leads = image.static_calls.iter().filter_map(|call| call.default);
+        let returns = leads.filter(|to| image.name_at(*to).ends_with("_return_thunk"));
+        assert_eq!(returns.count(), 0, "{name}");
+    }
 }

@@ -47,20 +47,56 @@ impl Marks {
 /// Where execution may land, and where that is not certain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BranchTargets {
+    /// By address, without overlap.
     marks: Vec<Marks>,
-    /// Stretches of text that are not certain to be all code, by address.
-    doubtful: Vec<TextRange>,
+    doubtful: Doubtful,
+}
+
+/// Stretches of text that are not certain to be all code.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Doubtful {
+    /// By where they begin.
+    ranges: Vec<TextRange>,
+    /// How far each of them and those before it reach.
+    ends: Vec<Gva>,
+}
+
+impl Doubtful {
+    fn of(mut ranges: Vec<TextRange>) -> Self {
+        ranges.sort_by_key(|range| range.start);
+        let mut furthest = Gva(0);
+        let ends = ranges.iter().map(|range| {
+            furthest = furthest.max(range.end);
+            furthest
+        });
+        Self {
+            ends: ends.collect(),
+            ranges,
+        }
+    }
+
+    /// The first from which a short branch reaches `at`.
+    fn near(&self, at: Gva) -> Option<TextRange> {
+        // The first of those that reach so far is one that does itself, and begins before all others that do.
+        let first = self
+            .ends
+            .partition_point(|end| end.0.saturating_add(SHORT) <= at.0);
+        let range = self.ranges.get(first).copied()?;
+        (at.0.saturating_add(SHORT) >= range.start.0).then_some(range)
+    }
 }
 
 impl BranchTargets {
     pub(super) fn of(image: &Image) -> Self {
         let mut branch_targets = Self {
             marks: image.text.iter().copied().map(Marks::of).collect(),
-            doubtful: Vec::new(),
+            doubtful: Doubtful::default(),
         };
+        let mut doubtful = Vec::new();
         for range in &image.text {
-            branch_targets.read_text(image, *range);
+            branch_targets.read_text(image, *range, &mut doubtful);
         }
+        branch_targets.doubtful = Doubtful::of(doubtful);
         let mut apart: Vec<TextRange> = [&image.text, &image.loaded.unwinding]
             .into_iter()
             .flatten()
@@ -87,8 +123,8 @@ impl BranchTargets {
         }
     }
 
-    /// Marks what the code in `range` refers to, and whole addresses among it.
-    fn read_text(&mut self, image: &Image, range: TextRange) {
+    /// Marks what the code in `range` refers to, and whole addresses among it; notes what of it is doubtful.
+    fn read_text(&mut self, image: &Image, range: TextRange, doubtful: &mut Vec<TextRange>) {
         let code = image
             .loaded
             .bytes_at(range.start, range.end.0 - range.start.0);
@@ -103,39 +139,39 @@ impl BranchTargets {
             if function.address >= range.end {
                 break;
             }
-            self.read_gap(image, from, function.address);
+            doubtful.extend(self.read_gap(image, from, function.address));
             let Some(id) = u32::try_from(id).ok().map(FunctionId) else {
                 break;
             };
             let code = image.code(id);
-            self.read_code(image, code, function.address);
+            doubtful.extend(self.read_code(image, code, function.address));
             from = function.address.wrapping_add(code.len() as u64).max(from);
         }
-        self.read_gap(image, from, range.end);
+        doubtful.extend(self.read_gap(image, from, range.end));
     }
 
-    /// Marks what code without a name refers to.
-    fn read_gap(&mut self, image: &Image, from: Gva, to: Gva) {
+    /// Marks what code without a name refers to. Where it is, if it is doubtful.
+    fn read_gap(&mut self, image: &Image, from: Gva, to: Gva) -> Option<TextRange> {
         if from >= to {
-            return;
+            return None;
         }
         let code = image.loaded.bytes_at(from, to.0 - from.0);
         let is_empty = code.iter().all(|byte| *byte == 0);
-        if !is_empty && !is_padding(code) {
-            self.read_code(image, code, from);
+        if is_empty || is_padding(code) {
+            return None;
         }
+        self.read_code(image, code, from)
     }
 
-    fn read_code(&mut self, image: &Image, code: &[u8], start: Gva) {
+    fn read_code(&mut self, image: &Image, code: &[u8], start: Gva) -> Option<TextRange> {
         let flow = follow(code, start);
         flow.refers.iter().for_each(|to| self.mark(*to));
         for table in &flow.tables {
             self.read_table(image, *table);
         }
-        if !flow.is_whole || !flow.is_provable {
-            let end = start.wrapping_add(code.len() as u64);
-            self.doubtful.push(TextRange { start, end });
-        }
+        let end = start.wrapping_add(code.len() as u64);
+        let is_certain = flow.is_whole && flow.is_provable;
+        (!is_certain).then_some(TextRange { start, end })
     }
 
     /// Marks where the distances of a table lead that begins at `table`.
@@ -154,25 +190,30 @@ impl BranchTargets {
     }
 
     fn mark(&mut self, at: u64) {
-        for marks in &mut self.marks {
-            if let Some((index, bit)) = marks.word(at)
-                && let Some(word) = marks.bits.get_mut(index)
-            {
-                *word |= bit;
-            }
+        let holder = self.holder(at);
+        if let Some(marks) = holder.and_then(|index| self.marks.get_mut(index))
+            && let Some((index, bit)) = marks.word(at)
+            && let Some(word) = marks.bits.get_mut(index)
+        {
+            *word |= bit;
         }
+    }
+
+    /// Which marks are those of `at`, if any are.
+    fn holder(&self, at: u64) -> Option<usize> {
+        let after = self.marks.partition_point(|one| one.text.start.0 <= at);
+        after.checked_sub(1)
     }
 
     /// Whether something may land at `at`.
     #[must_use]
     pub fn may_land(&self, at: Gva) -> bool {
-        let is_marked = |marks: &Marks| {
+        let is_marked = || {
+            let marks = self.marks.get(self.holder(at.0)?)?;
             let (index, bit) = marks.word(at.0)?;
             Some(marks.bits.get(index)? & bit != 0)
         };
-        self.marks
-            .iter()
-            .any(|marks| is_marked(marks) == Some(true))
+        is_marked() == Some(true)
     }
 
     /// The first place from `from` up to but not including `to` where something may land.
@@ -185,9 +226,51 @@ impl BranchTargets {
     /// there is one.
     #[must_use]
     pub fn doubt_near(&self, at: Gva) -> Option<TextRange> {
-        let near = |range: &&TextRange| {
-            at.0 < range.end.0.saturating_add(SHORT) && at.0.saturating_add(SHORT) >= range.start.0
-        };
-        self.doubtful.iter().find(near).copied()
+        self.doubtful.near(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing::{ElfFile, body};
+
+    fn ranges() -> impl Strategy<Value = Vec<TextRange>> {
+        let range = (0..3000_u64, 0..1500_u64).prop_map(|(start, length)| TextRange {
+            start: Gva(start),
+            end: Gva(start + length),
+        });
+        proptest::collection::vec(range, 0..12)
+    }
+
+    proptest! {
+        /// As looking at each of them would.
+        #[test]
+        fn the_doubt_that_is_found_is_the_first_that_is_near(mut all in ranges(), at in 0..5000_u64) {
+            all.sort_by_key(|range| range.start);
+            let doubtful = Doubtful::of(all.clone());
+            let near = |range: &&TextRange| {
+                at < range.end.0 + SHORT && at + SHORT >= range.start.0
+            };
+            prop_assert_eq!(doubtful.near(Gva(at)), all.iter().find(near).copied());
+        }
+    }
+
+    #[test]
+    fn each_range_of_text_has_its_own_marks() {
+        let at = |number: u64| 0xffff_ffff_8100_0000 + number * 0x1000;
+        // A word that leads to the last byte of each range.
+        let words: Vec<u64> = (0..5).map(|number| at(number) + 15).collect();
+        let file = ElfFile::new().list(".rodata", at(8), &words);
+        let file = (0..5).fold(file, |file, number| file.text(at(number), &body(&[0xc3])));
+        let image = Image::parse(&file.build()).unwrap();
+        assert_eq!(image.text.len(), 5);
+        for number in 0..5 {
+            let lands = (at(number) - 1..at(number) + 17)
+                .filter(|at| image.branch_targets().may_land(Gva(*at)));
+            assert_eq!(lands.collect::<Vec<_>>(), [at(number) + 15]);
+        }
     }
 }

@@ -7,6 +7,7 @@ use terms::addr::{Gva, Slide};
 
 use super::branch_targets::BranchTargets;
 use super::elf::Elf;
+use super::owned::Owned;
 use super::{Image, SymbolTable, TextRange};
 
 /// Sections whose words point at text that nobody ever jumps to: how to unwind it (Linux).
@@ -34,6 +35,7 @@ pub struct Loaded {
     pub(super) unwinding: Vec<TextRange>,
     catches: bool,
     branch_targets: OnceLock<Arc<BranchTargets>>,
+    owned: OnceLock<Arc<Owned>>,
 }
 
 impl fmt::Debug for Loaded {
@@ -71,6 +73,7 @@ impl Loaded {
                 .iter()
                 .any(|(_, data)| !data.is_empty()),
             branch_targets: OnceLock::new(),
+            owned: OnceLock::new(),
         }
     }
 
@@ -86,6 +89,7 @@ impl Loaded {
             unwinding: unwinding.collect(),
             catches: self.catches,
             branch_targets: OnceLock::new(),
+            owned: OnceLock::new(),
         }
     }
 
@@ -119,6 +123,13 @@ impl Image {
         self.loaded
             .branch_targets
             .get_or_init(|| Arc::new(BranchTargets::of(self)))
+    }
+
+    /// The places that the image describes one by one, put in order when they are first asked for.
+    #[must_use]
+    pub fn owned(&self) -> &Owned {
+        let owned = &self.loaded.owned;
+        owned.get_or_init(|| Arc::new(Owned::of(self)))
     }
 
     /// The bytes of a function, up to the next one if they overlap.

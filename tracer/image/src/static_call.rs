@@ -18,6 +18,9 @@ use super::elf::Elf;
 const TRAMPOLINE: &str = "__SCT__";
 const KEY: &str = "__SCK__";
 const SITES: (&str, &str) = ("__start_static_call_sites", "__stop_static_call_sites");
+/// What the names of the functions end with that a kernel returns by which protects its returns. One jump to such a function
+/// is all of a static call that returns at once.
+const RETURN_THUNK: &str = "_return_thunk";
 /// Flags in the low bits of a distance to a key.
 const FLAGS: u64 = 3;
 
@@ -34,6 +37,24 @@ pub struct StaticCall {
     pub sites: usize,
 }
 
+impl StaticCall {
+    /// Where it leads in `image` when these are the bytes of its trampoline; none when it returns at once.
+    #[must_use]
+    pub fn target(&self, image: &Image, bytes: [u8; SITE_LENGTH]) -> Option<Gva> {
+        target(image, self.trampoline, bytes)
+    }
+}
+
+fn target(image: &Image, trampoline: Gva, bytes: [u8; SITE_LENGTH]) -> Option<Gva> {
+    let to = jump_target(trampoline, bytes)?;
+    let function = image.function_at(to).and_then(|id| image.function(id));
+    let returns = function.is_some_and(|function| {
+        let mut names = function.names();
+        function.address == to && names.any(|name| name.ends_with(RETURN_THUNK))
+    });
+    (!returns).then_some(to)
+}
+
 /// Every static call that the symbols name, by name.
 pub(super) fn read(elf: &Elf<'_>, image: &mut Image) {
     let sites = sites(elf, image);
@@ -43,7 +64,7 @@ pub(super) fn read(elf: &Elf<'_>, image: &mut Image) {
         StaticCall {
             name: name.into(),
             trampoline,
-            default: bytes.and_then(|bytes| jump_target(trampoline, bytes)),
+            default: bytes.and_then(|bytes| target(image, trampoline, bytes)),
             sites: key.and_then(|key| sites.get(&key)).copied().unwrap_or(0),
         }
     };
@@ -130,5 +151,31 @@ mod tests {
             calls,
             [("leads", Some(Gva(third)), 2), ("returns", None, 1)]
         );
+    }
+
+    #[test]
+    fn a_jump_to_what_returns_is_a_return() {
+        let [one, two, thunk, after] = [0, 0x10, 0x20, 0x30].map(|offset| TEXT + offset);
+        let jumps = [(one, thunk), (two, thunk + 1)];
+        let jumps = jumps.map(|(at, to)| body(&jump(Gva(at), Gva(to)).unwrap()));
+        let text = [&jumps.concat()[..], &body(&[0xc3]), &body(&[0xc3])].concat();
+        for (name, alias, is_one) in [
+            ("__x86_return_thunk", "__pi___x86_return_thunk", true),
+            ("other_name", "srso_return_thunk", true),
+            ("return_thunk_of", "nothing", false),
+        ] {
+            let file = ElfFile::new()
+                .text(TEXT, &text)
+                .function("__SCT__one", one, 8)
+                .function("__SCT__two", two, 8)
+                .function(name, thunk, 16)
+                .function(alias, thunk, 16)
+                .function("after", after, 16);
+            let image = Image::parse(&file.build()).unwrap();
+            let found: Vec<_> = image.static_calls.iter().map(|one| one.default).collect();
+            // Into the middle of it is no return.
+            let expected = (!is_one).then_some(Gva(thunk));
+            assert_eq!(found, [expected, Some(Gva(thunk + 1))], "{name}");
+        }
     }
 }

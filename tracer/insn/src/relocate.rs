@@ -129,6 +129,11 @@ fn indirect_call(one: &Instruction) -> Option<&'static str> {
     if through_register && one.op0_register() == Register::RSP || uses_narrow {
         return Some("it calls what it computes of the stack pointer, or of half a register");
     }
+    let below = one.memory_displacement64().cast_signed() < 0;
+    let is_indexed = one.memory_index() != Register::None;
+    if one.memory_base() == Register::RSP && (below || is_indexed) {
+        return Some("it may call what lies where its return address goes");
+    }
     None
 }
 
@@ -240,10 +245,26 @@ fn moved_one(one: &Instruction, bytes: &[u8], here: Gva) -> Result<Vec<u8>, Relo
             return Err(out_of_reach("it is more than 2 GiB away".to_owned()));
         }
     }
+    let sequence = nowhere(sequence);
     let block = InstructionBlock::new(&sequence, here.0);
     let encoded = BlockEncoder::encode(64, block, BlockEncoderOptions::NONE)
         .map_err(|error| out_of_reach(error.to_string()))?;
     Ok(encoded.code_buffer)
+}
+
+/// The same instructions at addresses to which none of them refers. The encoder takes what refers to an instruction that
+/// it encodes as referring to the new one: what names its own address would name its copy's.
+fn nowhere(mut sequence: Vec<Instruction>) -> Vec<Instruction> {
+    let to = |one: &Instruction| match one.op0_kind() {
+        OpKind::NearBranch64 => one.near_branch_target(),
+        _ => one.ip_rel_memory_address(),
+    };
+    // Only the last one refers to anything.
+    let to = sequence.last().map_or(0, to);
+    for (one, after) in sequence.iter_mut().zip(1..) {
+        one.set_ip(to.wrapping_add(after));
+    }
+    sequence
 }
 
 /// A call as the push of the return address that it has where it was linked, and a jump.
@@ -303,6 +324,54 @@ mod tests {
                 "jmp 0FFFFFFFF81000009h"
             ]
         );
+    }
+
+    /// It would have been read, or named, where the copy lies.
+    #[test]
+    fn what_refers_to_itself_refers_to_where_it_was() {
+        // lea rax, [rip-7]; mov rax, [rip-7]; call [rip-6]
+        for (code, made) in [
+            (
+                [0x48, 0x8d, 0x05, 0xf9, 0xff, 0xff, 0xff].as_slice(),
+                "lea rax,[0FFFFFFFF81000000h]",
+            ),
+            (
+                &[0x48, 0x8b, 0x05, 0xf9, 0xff, 0xff, 0xff],
+                "mov rax,[0FFFFFFFF81000000h]",
+            ),
+            (
+                &[0xff, 0x15, 0xfa, 0xff, 0xff, 0xff],
+                "jmp qword ptr [0FFFFFFFF81000000h]",
+            ),
+        ] {
+            assert!(moved(code).iter().any(|one| one == made), "{code:02x?}");
+        }
+        // mov rax, gs:[rip+x] of what lies at 0, where data of each processor begins.
+        let distance = 0_u32.wrapping_sub(0x8100_0008).to_le_bytes();
+        let code = [&[0x65, 0x48, 0x8b, 0x05], &distance[..]].concat();
+        assert_eq!(moved(&code)[0], "mov rax,gs:[0]");
+    }
+
+    /// The return address would be what it calls.
+    #[test]
+    fn a_call_through_what_may_lie_below_the_stack_is_refused() {
+        // call [rsp-8]; call [rsp-0x100]; call [rsp+rax*8+8]
+        let others: [&[u8]; 3] = [
+            &[0xff, 0x54, 0x24, 0xf8],
+            &[0xff, 0x94, 0x24, 0, 0xff, 0xff, 0xff],
+            &[0xff, 0x54, 0xc4, 8],
+        ];
+        for code in others {
+            let error = relocate(code, FROM, TO).unwrap_err();
+            assert!(
+                matches!(error, RelocateError::Immovable { at: FROM, .. }),
+                "{code:02x?}: {error}"
+            );
+        }
+        // call [rbx-8]; call [rbx+rax*8]: not of the stack.
+        let indirect = |code: &[u8]| moved(code).pop().unwrap();
+        assert_eq!(indirect(&[0xff, 0x53, 0xf8]), "jmp qword ptr [rbx-8]");
+        assert_eq!(indirect(&[0xff, 0x14, 0xc3]), "jmp qword ptr [rbx+rax*8]");
     }
 
     #[test]

@@ -305,7 +305,7 @@ impl Filter {
         function: &Function,
         deny: &DenyList,
     ) -> Option<Reason> {
-        if let Some((glob, why)) = function.names().find_map(|name| deny.forbids(name)) {
+        if let Some((glob, why)) = deny.forbids_function(function) {
             return Some(Reason::BuiltIn { glob, why });
         }
         if image.site_of(id).is_none() {

@@ -177,6 +177,57 @@ fn the_deny_list_is_well_formed_and_spares_ordinary_names() {
     }
 }
 
+/// Names of Linux 5.10 to 7.3, of what no list of sites has.
+#[test]
+fn the_longer_deny_lists_have_what_runs_early_what_pokes_and_how_returns_are_made() {
+    let image = Image::default();
+    let lists = [DenyList::without_sites(&image), DenyList::inside(&image)];
+    for deny in lists.map(Result::unwrap) {
+        for name in [
+            "startup_64",
+            "secondary_startup_64",
+            "secondary_startup_64_no_verify",
+            "common_startup_64",
+            "__startup_64",
+            "__startup_secondary_64",
+            "__pi___startup_64",
+            "__pi_startup_64_setup_gdt_idt",
+            "verify_cpu",
+            "sev_verify_cbit",
+            "start_cpu0",
+            "soft_restart_cpu",
+            "wakeup_long64",
+            "srso_safe_ret",
+            "srso_alias_safe_ret",
+            "srso_safe_ret_alias",
+            "srso_untrain_ret_alias",
+            "srso_alias_untrain_ret",
+            "its_return_thunk",
+            "entry_ibpb",
+            "write_ibpb",
+            "__bhi_args",
+            "poke_int3_handler",
+            "smp_text_poke_int3_handler",
+            "smp_text_poke_batch_finish",
+            "__smp_text_poke_batch_add",
+            "fred_entry_from_kernel",
+            "fred_exc_debug",
+        ] {
+            assert!(deny.forbids(name).is_some(), "{name}");
+        }
+        for name in [
+            "start_kernel",
+            "x86_64_start_kernel",
+            "early_setup_idt",
+            "cpu_startup_entry",
+            "is_safe_return",
+            "fred_sysvec_reboot",
+        ] {
+            assert_eq!(deny.forbids(name), None, "{name}");
+        }
+    }
+}
+
 /// What a glob of letters, `*` and `?` means, said as plainly as possible.
 fn plainly_matches(glob: &[u8], name: &[u8]) -> bool {
     match (glob.split_first(), name.split_first()) {

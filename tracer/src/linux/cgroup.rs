@@ -1,6 +1,6 @@
 //! The cgroups of a Linux, by their paths: read out of its memory, from the root of the one hierarchy of all (version 2) down.
 //!
-//! Facts: `struct cgroup` and `struct kernfs_node` of Linux 5.10 to 6.15.
+//! Facts: `struct cgroup`, `struct cgroup_subsys_state` and `struct kernfs_node` of Linux 5.10 to 6.15.
 
 use debuginfo::btf::Btf;
 use image::symbol::SymbolTable;
@@ -13,6 +13,9 @@ use crate::target::{MemoryError, PhysicalMemory, TargetMemory};
 
 /// Cgroups that are looked at on the way to one, at most.
 const STEPS_MAX: usize = 1 << 15;
+/// The flag of one that has not been removed (`CSS_ONLINE`). A removed one stays in the list for as long as something of it is
+/// charged, by then beside another of its name.
+const ONLINE: u32 = 1 << 1;
 /// Bytes of a name, at most (`NAME_MAX`).
 const NAME_MAX: usize = 255;
 
@@ -26,6 +29,8 @@ pub struct CgroupLayout {
     children: u64,
     /// `cgroup.self.sibling`: where one is in that list.
     sibling: u64,
+    /// `cgroup.self.flags`, if it is there.
+    flags: Option<u64>,
     /// `cgroup.level`.
     level: u64,
     /// `cgroup.kn`: its node.
@@ -47,6 +52,7 @@ impl CgroupLayout {
             root: root.wrapping_add(btf.field("cgroup_root", "cgrp")?.offset),
             children: cgroup("self.children")?,
             sibling: cgroup("self.sibling")?,
+            flags: cgroup("self.flags"),
             level: cgroup("level")?,
             node: cgroup("kn")?,
             name: node("name")?,
@@ -81,6 +87,16 @@ impl CgroupLayout {
         })
     }
 
+    /// Whether one has not been removed; where nobody knows, it has not.
+    fn is_there(&self, view: &impl TargetMemory, cgroup: Gva) -> Result<bool, MemoryError> {
+        let Some(flags) = self.flags else {
+            return Ok(true);
+        };
+        let mut bytes = [0; 4];
+        view.read(cgroup.wrapping_add(flags), &mut bytes)?;
+        Ok(u32::from_le_bytes(bytes) & ONLINE != 0)
+    }
+
     /// The one of this name right below another.
     fn below(
         &self,
@@ -99,7 +115,7 @@ impl CgroupLayout {
             let cgroup = Gva(entry.0.wrapping_sub(self.sibling));
             let node = word(view, cgroup.wrapping_add(self.node))?;
             let at = word(view, node.wrapping_add(self.name))?;
-            if is_text(view, at, name)? {
+            if is_text(view, at, name)? && self.is_there(view, cgroup)? {
                 return Ok(Some(cgroup));
             }
             entry = word(view, entry)?;
@@ -156,6 +172,7 @@ mod tests {
                     1 + (*above > 0) as u64
                 };
                 guest.word(at + 0x20, level);
+                guest.flags(place, !0);
                 guest.word(at + 0x28, at + 0x40);
                 guest.word(at + 0x40, at + 0x80);
                 guest.word(at + 0x48, 1000 + place as u64);
@@ -179,7 +196,16 @@ mod tests {
             self.0.write(Gva(at), &value.to_le_bytes()).unwrap();
         }
 
+        fn flags(&mut self, place: usize, flags: u32) {
+            let at = Gva(Self::at(place) + 0x30);
+            self.0.write(at, &flags.to_le_bytes()).unwrap();
+        }
+
         fn find(&self, path: &str) -> Result<Cgroup, CgroupError> {
+            self.find_by(path, Some(0x30))
+        }
+
+        fn find_by(&self, path: &str, flags: Option<u64>) -> Result<Cgroup, CgroupError> {
             let layout = CgroupLayout {
                 tables: KernelTables {
                     top: self.0.root().table,
@@ -188,6 +214,7 @@ mod tests {
                 root: Gva(AREA),
                 children: 0,
                 sibling: 0x10,
+                flags,
                 level: 0x20,
                 node: 0x28,
                 name: 0,
@@ -218,6 +245,32 @@ mod tests {
             let path = path.to_owned();
             assert_eq!(guest.find(&path), Err(CgroupError::Missing { path }));
         }
+    }
+
+    /// The kernel keeps what was removed in its lists, before what came later.
+    #[test]
+    fn what_was_removed_is_passed_over() {
+        let all = [
+            (0, ""),
+            (0, "a"),
+            (0, "a"),
+            (1, "b"),
+            (2, "b"),
+            (2, "b"),
+            (2, "c"),
+        ];
+        let mut guest = Guest::new(&all);
+        for dead in [1, 4, 6] {
+            guest.flags(dead, !ONLINE);
+        }
+        let number = |path| guest.find(path).map(|found| found.number);
+        assert_eq!(number("/a"), Ok(1002));
+        assert_eq!(number("/a/b"), Ok(1005));
+        let path = "/a/c".to_owned();
+        assert_eq!(number("/a/c"), Err(CgroupError::Missing { path }));
+        // Where nobody knows, the first one is it.
+        let found = guest.find_by("/a/b", None).map(|found| found.number);
+        assert_eq!(found, Ok(1003));
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! What must never be patched of a Linux kernel. Nearly all of it has no patch site in the first place (`noinstr`,
 //! `notrace`).
 
-use crate::personality::NeverTraced;
+use image::{Image, TextRange};
+
+use crate::personality::{NeverChanged, NeverTraced};
 
 /// The groups of functions, each with its reason.
 pub(super) const GROUPS: &[NeverTraced] = &[
@@ -33,6 +35,10 @@ pub(super) const GROUPS: &[NeverTraced] = &[
             "do_error_trap",
             "do_early_exception",
             "fixup_bad_iret",
+            "fred_exc_*",
+            "fred_entry_from_*",
+            "fred_hwexc*",
+            "fred_swexc*",
         ],
         why: "exception handlers, from Linux arch/x86/kernel/traps.c: they run on any state",
     },
@@ -52,6 +58,7 @@ pub(super) const GROUPS: &[NeverTraced] = &[
     NeverTraced {
         globs: &[
             "text_poke*",
+            "*smp_text_poke_*",
             "poke_int3_handler",
             "apply_alternatives",
             "apply_paravirt",
@@ -81,9 +88,13 @@ pub(super) const GROUPS: &[NeverTraced] = &[
         globs: &[
             "__x86_indirect_*",
             "__x86_return_*",
-            "*_untrain_ret",
+            "*_untrain_ret*",
+            "srso_*safe_ret*",
             "*_return_thunk",
             "clear_bhb_loop*",
+            "entry_ibpb",
+            "write_ibpb",
+            "__bhi_args*",
         ],
         why: "how its instructions lie protects against speculation, from Linux arch/x86/lib/retpoline.S",
     },
@@ -103,26 +114,82 @@ pub(super) const GROUPS: &[NeverTraced] = &[
 
 /// Those among the functions that have no patch site: where they have one, the kernel says that they are entered by calls, and that
 /// its own tracer can stand there.
-pub(super) const WITHOUT_SITES: &[NeverTraced] = &[
-    NeverTraced {
-        globs: &[
-            "ret_from_fork*",
-            "*kretprobe_trampoline",
-            "*rethook_trampoline",
-            "rewind_stack_*",
-        ],
-        why: "not entered by a call: what lies on the stack is no return address, from Linux arch/x86/entry/entry_64.S",
-    },
-    NeverTraced {
-        globs: &[
-            "startup_64*",
-            "secondary_startup_64*",
-            "__startup_*64",
-            "verify_cpu",
-            "sev_verify_cbit",
-            "start_cpu0",
-            "wakeup_long64",
-        ],
-        why: "runs before the GS base is set that rings are found by, from Linux arch/x86/kernel/head_64.S",
-    },
-];
+pub(super) const WITHOUT_SITES: &[NeverTraced] = &[NeverTraced {
+    globs: &[
+        "ret_from_fork*",
+        "*kretprobe_trampoline",
+        "*rethook_trampoline",
+        "rewind_stack_*",
+    ],
+    why: "not entered by a call: what lies on the stack is no return address, from Linux arch/x86/entry/entry_64.S",
+}];
+
+/// What a processor executes before anything of ours can be executed on it.
+const BEFORE_GS_WHY: &str =
+    "runs before the GS base is set that rings are found by, from Linux arch/x86/kernel/head_64.S";
+
+/// Those by name.
+pub(super) const BEFORE_GS: &[NeverTraced] = &[NeverTraced {
+    globs: &[
+        "*startup_64*",
+        "__startup_*64",
+        "verify_cpu",
+        "sev_verify_cbit",
+        "start_cpu0",
+        "soft_restart_cpu",
+        "wakeup_long64",
+    ],
+    why: BEFORE_GS_WHY,
+}];
+
+/// Where the code begins that a processor comes to from 32 bits, and the last function of it: `head_64.S` has them one after
+/// the other, in every version from 5.10 to 7.3, with functions between them that get other names now and then.
+const BEFORE_GS_BOUNDS: (&str, &str) = ("secondary_startup_64", "verify_cpu");
+/// It has some 700 bytes: functions that lie farther apart do not bound it.
+const BEFORE_GS_BYTES: u64 = 4096;
+
+/// Where it lies, if the image names both.
+pub(super) fn before_gs(image: &Image) -> Option<NeverChanged> {
+    let (first, last) = BEFORE_GS_BOUNDS;
+    let start = image.symbols.address_of(first)?;
+    let last = image.symbols.address_of(last)?;
+    let last = image.function_at(last).and_then(|id| image.function(id))?;
+    let end = last.address.wrapping_add(last.size);
+    let is_it = start <= last.address && end.0.checked_sub(start.0)? <= BEFORE_GS_BYTES;
+    is_it.then_some(NeverChanged {
+        text: TextRange { start, end },
+        between: "secondary_startup_64 to verify_cpu",
+        why: BEFORE_GS_WHY,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use image::testing::{ElfFile, TEXT};
+
+    use super::*;
+
+    fn between(functions: &[(&'static str, u64)]) -> Option<(u64, u64)> {
+        let text = ElfFile::new().text(TEXT, &[0x90; 0x2000]);
+        let file = functions.iter().fold(text, |file, (name, offset)| {
+            file.function(name, TEXT + offset, 16)
+        });
+        let found = before_gs(&Image::parse(&file.build()).unwrap())?;
+        Some((found.text.start.0 - TEXT, found.text.end.0 - TEXT))
+    }
+
+    #[test]
+    fn what_lies_between_runs_before_the_gs_base_is_set() {
+        let (first, last) = BEFORE_GS_BOUNDS;
+        assert_eq!(between(&[(first, 16), (last, 64)]), Some((16, 80)));
+        // One of them alone, the other way round, or of different files.
+        for functions in [
+            [(first, 16), ("other", 64)],
+            [("other", 16), (last, 64)],
+            [(last, 16), (first, 64)],
+            [(first, 16), (last, 0x1800)],
+        ] {
+            assert_eq!(between(&functions), None, "{functions:?}");
+        }
+    }
+}

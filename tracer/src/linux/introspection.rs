@@ -96,8 +96,9 @@ impl Introspection for Kernel {
 
     fn kprobes(&self, memory: &dyn PhysicalMemory) -> Result<Vec<Gva>, KprobesError> {
         match &self.kprobes {
-            Some(layout) => layout.read(memory),
-            None => Ok(Vec::new()),
+            Ok(Some(layout)) => layout.read(memory),
+            Ok(None) => Ok(Vec::new()),
+            Err(error) => Err(error.clone()),
         }
     }
 

@@ -5,6 +5,7 @@ use debuginfo::btf::{Btf, BtfError};
 use image::Image;
 use terms::addr::Gpa;
 
+use crate::introspection::KprobesError;
 use crate::linux::cgroup::CgroupLayout;
 use crate::linux::kernel_view::KernelTables;
 use crate::linux::kprobes::KprobeLayout;
@@ -20,8 +21,8 @@ pub struct Kernel {
     pub init: Option<InitState>,
     /// Where to find its modules, if it has any and they can be traced.
     pub modules: Option<ModuleLayout>,
-    /// Where to find its own probes, if it has any.
-    pub kprobes: Option<KprobeLayout>,
+    /// Where to find its own probes, if it can have any and has types; or why that is not known.
+    pub kprobes: Result<Option<KprobeLayout>, KprobesError>,
     /// Where to find its tasks.
     pub tasks: Option<TaskLayout>,
     /// Where to find its cgroups.
@@ -44,7 +45,9 @@ impl Kernel {
         Some(Self {
             init: btf.as_ref().and_then(|btf| InitState::find(image, btf)),
             modules: typed().and_then(|(btf, tables)| ModuleLayout::find(btf, symbols, tables)),
-            kprobes: typed().and_then(|(btf, tables)| KprobeLayout::find(btf, symbols, tables)),
+            kprobes: typed().map_or(Ok(None), |(btf, tables)| {
+                KprobeLayout::find(btf, symbols, tables)
+            }),
             cgroups: typed().and_then(|(btf, tables)| CgroupLayout::find(btf, symbols, tables)),
             orc: typed().and_then(|(btf, tables)| OrcLayout::find(btf, symbols, tables)),
             stacks: btf.as_ref().and_then(|btf| Stacks::find(btf, symbols)),

@@ -21,6 +21,8 @@ use crate::target::{MemoryError, PhysicalMemory, TargetMemory};
 const LISTS: u64 = 64;
 /// More kprobes than that are none.
 const KPROBES_MAX: usize = 1 << 16;
+/// Where a mutex says who holds it: without and with `PREEMPT_RT`, and with its patches to kernels before 5.15.
+const OWNERS: [&str; 3] = ["owner", "rtmutex.owner", "lock.owner"];
 /// How far from its own address a kprobe that has become a jump continues: a jump's first four bytes, and a whole
 /// instruction.
 const REACH: u64 = 4 + 15;
@@ -40,18 +42,36 @@ pub struct KprobeLayout {
 
 impl KprobeLayout {
     /// What the kernel's types and symbols say; nothing when it has no kprobes.
-    pub(crate) fn find(btf: &Btf<'_>, symbols: &SymbolTable, tables: KernelTables) -> Option<Self> {
-        let owner = btf.field("mutex", "owner");
-        let mutex = symbols.address_of("kprobe_mutex");
-        Some(Self {
+    ///
+    /// # Errors
+    /// [`KprobesError::Unknown`] when it has some and keeps them in a way that is not known: whoever took that for a kernel
+    /// without any would displace what they have a copy of.
+    pub(crate) fn find(
+        btf: &Btf<'_>,
+        symbols: &SymbolTable,
+        tables: KernelTables,
+    ) -> Result<Option<Self>, KprobesError> {
+        let table = symbols.address_of("kprobe_table");
+        if table.is_none() && symbols.address_of("register_kprobe").is_none() {
+            return Ok(None);
+        }
+        let of_kprobe = |member| btf.field("kprobe", member);
+        let unknown = KprobesError::Unknown;
+        let busy = match symbols.address_of("kprobe_mutex") {
+            None => None,
+            Some(mutex) => {
+                let owner = OWNERS.iter().find_map(|path| btf.field("mutex", path));
+                let owner = owner.ok_or(unknown("who holds a `struct mutex`"))?;
+                Some(mutex.wrapping_add(owner.offset))
+            }
+        };
+        Ok(Some(Self {
             tables,
-            table: symbols.address_of("kprobe_table")?,
-            busy: mutex
-                .zip(owner)
-                .map(|(mutex, owner)| mutex.wrapping_add(owner.offset)),
-            list: btf.field("kprobe", "hlist")?,
-            address: btf.field("kprobe", "addr")?,
-        })
+            table: table.ok_or(unknown("where `kprobe_table` is"))?,
+            busy,
+            list: of_kprobe("hlist").ok_or(unknown("where `kprobe.hlist` is"))?,
+            address: of_kprobe("addr").ok_or(unknown("where `kprobe.addr` is"))?,
+        }))
     }
 
     /// Where the guest, which is stopped, has kprobes, switched on or off; sorted.
@@ -98,6 +118,9 @@ fn word(memory: &impl TargetMemory, at: Gva) -> Result<u64, MemoryError> {
 
 #[cfg(test)]
 mod tests {
+    use debuginfo::btf::testing::Builder;
+    use image::Image;
+    use image::testing::{ElfFile, TEXT};
     use terms::addr::Gpa;
 
     use super::*;
@@ -128,6 +151,51 @@ mod tests {
             address: field(ADDRESS),
         };
         (target, layout)
+    }
+
+    /// `struct kprobe`, and a mutex with that member, which is a structure where its name has two parts.
+    fn section(owner: &str) -> Vec<u8> {
+        let mut btf = Builder::new();
+        let long = btf.int("unsigned long", 8);
+        match owner.split_once('.') {
+            None => btf.structure("mutex", 32, &[("wait", long, 0), (owner, long, 8)]),
+            Some((lock, owner)) => {
+                let base = btf.structure("base", 32, &[("waiters", long, 0), (owner, long, 24)]);
+                btf.structure("mutex", 40, &[(lock, base, 0)])
+            }
+        };
+        btf.structure("kprobe", 64, &[("hlist", long, 0), ("addr", long, 40)]);
+        btf.build()
+    }
+
+    /// What is found with these symbols, one after the other at [`TEXT`].
+    fn found(section: &[u8], names: &[&'static str]) -> Result<Option<KprobeLayout>, KprobesError> {
+        let file = ElfFile::new().text(TEXT, &[0xc3; 64]);
+        let names = names.iter().zip((TEXT..).step_by(0x10));
+        let file = names.fold(file, |file, (name, at)| file.label(name, at));
+        let image = Image::parse(&file.build()).unwrap();
+        let tables = KernelTables {
+            top: Gpa(0),
+            five_levels: None,
+        };
+        KprobeLayout::find(&Btf::parse(section).unwrap(), &image.symbols, tables)
+    }
+
+    /// Under `PREEMPT_RT` a mutex is made of another one.
+    #[test]
+    fn who_makes_a_kprobe_is_seen_whatever_a_mutex_is_made_of() {
+        let names = ["kprobe_table", "register_kprobe", "kprobe_mutex"];
+        let busy = |owner| found(&section(owner), &names).unwrap().unwrap().busy;
+        let mutex = TEXT + 0x20;
+        assert_eq!(busy("owner"), Some(Gva(mutex + 8)));
+        assert_eq!(busy("rtmutex.owner"), Some(Gva(mutex + 24)));
+        assert_eq!(busy("lock.owner"), Some(Gva(mutex + 24)));
+        let unknown = |found| matches!(found, Err(KprobesError::Unknown(_)));
+        assert!(unknown(found(&section("holder"), &names)));
+        // Without the table, or the types; and where there are no kprobes.
+        assert!(unknown(found(&section("owner"), &names[1..])));
+        assert!(unknown(found(&Builder::new().build(), &names)));
+        assert_eq!(found(&section("owner"), &["kprobe_mutex"]), Ok(None));
     }
 
     fn set(target: &mut MockTarget, at: Gva, word: u64) {

@@ -8,7 +8,9 @@ use super::module::AREA;
 use super::{Kernel, address_space, current, deny, per_cpu, static_call};
 use crate::current_task::CurrentTask;
 use crate::introspection::Introspection;
-use crate::personality::{Border, Crossing, NeverTraced, PanicMarks, Personality, Spare};
+use crate::personality::{
+    Border, Crossing, NeverChanged, NeverTraced, PanicMarks, Personality, Spare,
+};
 use crate::target::{MemoryError, TargetMemory};
 
 /// The last function that it calls before it looks for its init, in every version from 4.5 to 6.12 and with every
@@ -67,6 +69,14 @@ impl Personality for Linux {
         deny::WITHOUT_SITES
     }
 
+    fn before_gs(&self) -> &'static [NeverTraced] {
+        deny::BEFORE_GS
+    }
+
+    fn text_before_gs(&self, image: &Image) -> Option<NeverChanged> {
+        deny::before_gs(image)
+    }
+
     fn has_one_ring(&self) -> bool {
         true
     }
@@ -85,10 +95,11 @@ impl Personality for Linux {
 
     fn leads_to(
         &self,
+        image: &Image,
         call: &StaticCall,
         memory: &dyn TargetMemory,
     ) -> Result<Option<Gva>, MemoryError> {
-        static_call::target(call, memory)
+        static_call::target(image, call, memory)
     }
 
     fn panic_marks(&self) -> Option<PanicMarks> {

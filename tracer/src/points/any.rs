@@ -35,7 +35,7 @@ pub enum NotAny {
     /// Its name is one of those that are never traced.
     #[error("never traced ('{glob}': {why})")]
     Never {
-        /// The glob in the built-in list.
+        /// The glob in the built-in list, or what it lies between.
         glob: &'static str,
         /// Why it is there.
         why: &'static str,
@@ -83,7 +83,7 @@ impl NotAny {
 /// How each function without a site can be traced, ascending. Padding is given to each in turn.
 #[must_use]
 pub fn without_sites(image: &Image) -> Vec<(FunctionId, Result<Place, NotAny>)> {
-    let never = DenyList::without_sites().ok();
+    let never = DenyList::without_sites(image).ok();
     let mut taken = BTreeSet::new();
     let mut found = Vec::new();
     for entry in &image.untraceable {
@@ -111,8 +111,7 @@ fn entry_of(
     taken: &BTreeSet<Gva>,
 ) -> Result<Place, NotAny> {
     let function = image.function(id).ok_or(NotAny::OutsideText)?;
-    let forbids = |name| never.and_then(|list| list.forbids(name));
-    if let Some((glob, why)) = function.names().find_map(forbids) {
+    if let Some((glob, why)) = never.and_then(|list| list.forbids_function(function)) {
         return Err(NotAny::Never { glob, why });
     }
     let code = image.code(id);
@@ -229,6 +228,31 @@ mod tests {
         let at = Gva(TEXT + 3);
         let looping = places(&[("round", &[0x31, 0xc0, 0x90, 0xeb, 0xfb], &[])]);
         assert_eq!(looping, [Err(NotAny::Loop { at })]);
+    }
+
+    /// Linux' processors come from 32 bits to the first of these and go on to the second, which has had other names.
+    #[test]
+    fn what_runs_before_the_gs_base_is_set_is_left_alone() {
+        let all = ["secondary_startup_64", "any_name", "verify_cpu", "after"];
+        let mut file =
+            ElfFile::new().data(".banner", TEXT - 0x1_0000, b"Linux version 7.3.4 (a)\0");
+        let mut text = Vec::new();
+        for name in all {
+            file = file.function(name, TEXT + text.len() as u64, 6);
+            // mov eax, 1; ret
+            text.extend([0xb8, 1, 0, 0, 0, 0xc3]);
+        }
+        let image = Image::parse(&file.text(TEXT, &text).build()).unwrap();
+        assert!(image.linux.is_some());
+        let reasons: Vec<_> = without_sites(&image)
+            .into_iter()
+            .map(|(_, place)| match place {
+                Err(NotAny::Never { glob, .. }) => glob,
+                _ => "",
+            })
+            .collect();
+        let between = "secondary_startup_64 to verify_cpu";
+        assert_eq!(reasons, ["*startup_64*", between, "verify_cpu", ""]);
     }
 
     #[test]

@@ -55,7 +55,7 @@ impl Attachment {
             Some(to) => image.name_at(to),
             None => "nothing (returns)".to_owned(),
         };
-        let target = guest_kind::of(image).leads_to(call, memory);
+        let target = guest_kind::of(image).leads_to(image, call, memory);
         DynamicStatus {
             name: call.name.to_string(),
             kind: "static_call".to_owned(),

@@ -5,7 +5,7 @@
 //! | `__jump_table` | at any time | a static key is switched: a sysctl, a tracepoint, a socket option, a cgroup |
 //! | `.static_call_sites` | at any time | `static_call_update`: tracepoints, perf, the preemption model |
 //! | `__mcount_loc` | at any time | the kernel's tracer, kprobes on it, BPF, livepatch |
-//! | `.smp_locks` | when a second processor comes to a kernel that started with one | and once before |
+//! | `.smp_locks` | when a second processor comes to a kernel that started with one | and once before; 7.3 has none |
 //! | `.altinstructions` | once, before `init` | a module's: before its text is executed |
 //! | `.parainstructions` | once (until 6.7) | |
 //! | `.retpoline_sites`, `.return_sites`, `.call_sites` | once | thunks against speculation, ITS too |
@@ -122,7 +122,7 @@ pub(super) const TABLES: [Table; 10] = [
         whats: "lock prefixes",
         section: ".smp_locks",
         bounds: ("__smp_locks", "__smp_locks_end"),
-        due: Due::Always,
+        due: Due::With("alternatives_smp_"),
         entries: Entries::Bytes { length: 1 },
         lasts: false,
     },

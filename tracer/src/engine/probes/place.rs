@@ -252,9 +252,9 @@ fn check_allowed(image: &Image, id: FunctionId) -> Result<(), String> {
     let Some(function) = image.function(id) else {
         return Ok(());
     };
-    let never = DenyList::new().ok();
-    let forbids = |name| never.as_ref().and_then(|list| list.forbids(name));
-    if let Some((glob, why)) = function.names().find_map(forbids) {
+    let never = DenyList::inside(image).ok();
+    let forbids = |list: &DenyList| list.forbids_function(function);
+    if let Some((glob, why)) = never.as_ref().and_then(forbids) {
         return Err(format!("it is never changed ('{glob}': {why})"));
     }
     match leaves_kernel(image.code(id), function.address) {
@@ -279,5 +279,35 @@ fn of_function(place: Place, function: FunctionId) -> Place {
     match place.tactic {
         Tactic::Site => Place { function, ..place },
         _ => place,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use image::testing::{ElfFile, TEXT};
+
+    use super::*;
+
+    #[test]
+    fn no_probe_sits_in_what_runs_before_the_gs_base_is_set() {
+        let all = [
+            ("secondary_startup_64", false),
+            ("any_name", false),
+            ("common_startup_64", false),
+            ("verify_cpu", false),
+            ("ret_from_fork_asm", true),
+            ("usual", true),
+        ];
+        let banner = b"Linux version 7.3.4 (made by hand)\0";
+        let mut file = ElfFile::new().data(".banner", TEXT - 0x1_0000, banner);
+        for ((name, _), at) in all.into_iter().zip((TEXT..).step_by(16)) {
+            file = file.function(name, at, 16);
+        }
+        let file = file.text(TEXT, &[0x90; 16 * 6]);
+        let image = Image::parse(&file.build()).unwrap();
+        for ((name, is_allowed), id) in all.into_iter().zip(0..) {
+            let allowed = check_allowed(&image, FunctionId(id));
+            assert_eq!(allowed.is_ok(), is_allowed, "{name}: {allowed:?}");
+        }
     }
 }

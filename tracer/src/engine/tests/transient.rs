@@ -18,7 +18,7 @@ fn kernel() -> Kernel {
             gone_from: FREEING,
         }),
         modules: None,
-        kprobes: None,
+        kprobes: Ok(None),
         tasks: None,
         cgroups: None,
         stacks: None,

@@ -380,7 +380,8 @@ impl<'a> Spot<'a> {
             return Err(Refusal::Landing { to });
         }
         let is_certain = all.len() == 1 && is_entry;
-        match branch_targets.doubt_near(self.at).filter(|_| !is_certain) {
+        let near = (!is_certain).then(|| branch_targets.doubt_near(self.at));
+        match near.flatten() {
             Some(near) => Err(Refusal::Doubtful { near }),
             None if all.len() > 1 && !is_entry && self.image.loaded.catches() => {
                 Err(Refusal::Catches)
@@ -401,16 +402,14 @@ impl<'a> Spot<'a> {
 
     /// Padding in reach of a short jump, as near as there is.
     fn padding(&self, taken: &BTreeSet<Gva>) -> Option<Padding> {
-        let lowest = Gva(self.at.0.saturating_sub(HOP_REACH));
-        let highest = Gva(self.at.0.saturating_add(HOP_REACH));
+        let (lowest, highest) = reach(self.at);
         let functions = &self.image.functions;
         let from = functions.partition_point(|function| function.address < lowest);
         let to = functions.partition_point(|function| function.address <= highest);
         let mut found = Vec::new();
         for index in from.saturating_sub(1)..to {
             let run = self.run_after(index)?;
-            let last = run.end.0.saturating_sub(SITE_LENGTH as u64);
-            found.extend((run.start.0..=last).map(Gva));
+            found.extend(in_reach(run, self.at));
         }
         let length = SITE_LENGTH as u64;
         let is_free = |at: &Gva| {
@@ -457,6 +456,19 @@ impl<'a> Spot<'a> {
     }
 }
 
+/// From where to where a short jump at `at` may lead, and a little farther.
+const fn reach(at: Gva) -> (Gva, Gva) {
+    let lowest = Gva(at.0.saturating_sub(HOP_REACH));
+    (lowest, Gva(at.0.saturating_add(HOP_REACH)))
+}
+
+/// Where a jump has room in padding that a short jump at `at` may reach: padding can be as long as the file.
+fn in_reach(run: TextRange, at: Gva) -> impl Iterator<Item = Gva> {
+    let (lowest, highest) = reach(at);
+    let last = run.end.0.saturating_sub(SITE_LENGTH as u64).min(highest.0);
+    (run.start.max(lowest).0..=last).map(Gva)
+}
+
 /// The place at a function's own site.
 fn site(image: &Image, id: FunctionId, at: Gva) -> Result<Place, Refusal> {
     let site = image.site_of(id).filter(|site| site.address == at);
@@ -490,39 +502,14 @@ fn no_code(function: &Function, at: Gva) -> TacticError {
 
 /// What else there is to change in the text from `from` to `end`.
 fn owner(image: &Image, from: Gva, end: Gva) -> Option<(Gva, &'static str)> {
-    let length = SITE_LENGTH as u64;
-    let overlaps = |at: &Gva, length: u64| *at < end && at.0.saturating_add(length) > from.0;
-    let functions = image.function_at(from).and_then(|id| image.site_of(id));
     let is_over = |site: &&Site| {
         let displaced = site.form.displaced().map(|bytes| bytes.as_slice().len());
         let length = displaced.unwrap_or(SITE_LENGTH) as u64;
         site.address < end && site.address.0.saturating_add(length) > from.0
     };
-    let sites = functions.filter(is_over);
-    let sites = sites.map(|site| (site.address, "a patch site"));
-    let markers = image.markers.iter().flat_map(|marker| &marker.sites);
-    let markers = markers.map(|site| (site.at, "a marker"));
-    let points = image.tracepoints.iter();
-    let dispatches = points.clone().map(|point| (point.dispatch, "a dispatch"));
-    let points = points.flat_map(|point| &point.sites);
-    let points = points.map(|site| (site.at, "a tracepoint"));
-    let dynamic = image.dynamic.iter();
-    let dynamic = dynamic.map(|function| (function.jump, "a dynamic function"));
-    let calls = image.static_calls.iter();
-    let calls = calls.map(|call| (call.trampoline, "a static call"));
-    let mut long = markers
-        .chain(dispatches)
-        .chain(points)
-        .chain(dynamic)
-        .chain(calls);
-    let lock = image.locks.iter().map(|lock| lock.address);
-    sites
-        .or_else(|| long.find(|(at, _)| overlaps(at, length)))
-        .or_else(|| {
-            Some((
-                lock.into_iter().find(|at| overlaps(at, 1))?,
-                "a lock prefix",
-            ))
-        })
+    let own = image.function_at(from).and_then(|id| image.site_of(id));
+    own.filter(is_over)
+        .map(|site| (site.address, "a patch site"))
+        .or_else(|| image.owned().first_in(from, end))
         .or_else(|| image.tables.rewritten(from, end))
 }

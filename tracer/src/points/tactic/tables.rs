@@ -113,6 +113,14 @@ fn alternatives_of_all_layouts_are_read() {
 
 /// A Linux with all tables but the one whose first symbol is `without`, the jump table of which is so long.
 fn linux(without: &str, jump_table: u64) -> Image {
+    Image::parse(&kernel(without, jump_table).label(LOCKS, TEXT + 21).build()).unwrap()
+}
+
+/// What changes lock prefixes.
+const LOCKS: &str = "alternatives_smp_module_add";
+
+/// The same without what changes lock prefixes.
+fn kernel(without: &str, jump_table: u64) -> ElfFile {
     let names = [
         ("__start___jump_table", "__stop___jump_table"),
         ("__start_static_call_sites", "__stop_static_call_sites"),
@@ -133,7 +141,21 @@ fn linux(without: &str, jump_table: u64) -> Image {
         file = file.label(start, TABLE);
         file = file.label(stop, TABLE.wrapping_add(length));
     }
-    Image::parse(&file.build()).unwrap()
+    file
+}
+
+/// Linux 7.3 has no lock prefixes that it changes, and no list of them.
+#[test]
+fn lock_prefixes_are_missed_only_where_something_changes_them() {
+    let free = Gva(TEXT + 2);
+    let newer = Image::parse(&kernel("__smp_locks", 16).build()).unwrap();
+    assert_eq!(newer.tables.missing(), None);
+    choose(&newer, free, None).unwrap();
+    let error = linux("__smp_locks", 16);
+    let error = error.tables.missing();
+    let is_named =
+        matches!(error, Some(TableError::NotNamed { start, .. }) if *start == "__smp_locks");
+    assert!(is_named, "{error:?}");
 }
 
 #[test]

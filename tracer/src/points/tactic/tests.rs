@@ -278,6 +278,23 @@ fn a_landing_at_the_last_byte_counts_and_one_after_it_does_not() {
     );
 }
 
+/// An image can be all padding: what is looked at is what a short jump reaches.
+#[test]
+fn of_long_padding_only_what_is_in_reach_is_looked_at() {
+    let at = Gva(1 << 41);
+    let all = |start: u64, end: u64| {
+        let (start, end) = (Gva(start), Gva(end));
+        let found: Vec<Gva> = in_reach(TextRange { start, end }, at).collect();
+        Some((found.first()?.0, found.last()?.0, found.len()))
+    };
+    let (lowest, highest) = (at.0 - HOP_REACH, at.0 + HOP_REACH);
+    assert_eq!(all(1 << 40, 1 << 42), Some((lowest, highest, 261)));
+    assert_eq!(all(at.0 + 10, at.0 + 16), Some((at.0 + 10, at.0 + 11, 2)));
+    assert_eq!(all(at.0 + 10, at.0 + 14), None);
+    assert_eq!(all(1 << 40, at.0 - 200), None);
+    assert_eq!(all(at.0 + 200, 1 << 42), None);
+}
+
 #[test]
 fn padding_that_something_leads_to_is_not_free() {
     let code = [0x31, 0xc0, 0x53, 0x75, 0xfd, 0xc3];
