@@ -756,3 +756,10 @@ impl RingReader {
         self.head
     }
 }
+
+/// Whether stubs record: they are to, and none has ended it.
+#[must_use]
+pub fn is_recording(reader: &RingReader, memory: &impl RingMemory) -> bool {
+    let is_halted = || memory.load(reader.ring, CellWord::Limit) <= LIMIT_HOLD;
+    reader.on && !(memory.can_halt() && is_halted())
+}

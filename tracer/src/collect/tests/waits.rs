@@ -5,11 +5,8 @@ use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 
 use super::*;
-use crate::ring::geometry::Position;
-use crate::stub::cell::HEAD;
 use crate::waits::Waits;
 use crate::waits::tests::Woken;
-use terms::addr::Gpa;
 use wait_drain::OnFull;
 
 /// A guest with one ring, its reader, and where its vCPU waits for that.
@@ -55,11 +52,7 @@ fn a_record_that_is_begun_is_waited_for_at_the_end() {
     let mut rounds = LET_GO_ROUNDS;
     polled.complete(&mut rounds);
     assert_eq!(RESTS.get(), 0, "all is there");
-    let head = place.cells[0].wrapping_add(u64::from(HEAD.unsigned_abs()));
-    let mut target = guest.target();
-    let next = Position::of_word(target.read_word(head).unwrap(), 0).unwrap();
-    target.write_word(head, next.after(1).word(0)).unwrap();
-    drop(target);
+    reserve(&guest, &place);
     polled.complete(&mut rounds);
     assert_eq!(RESTS.get(), LET_GO_ROUNDS.end - 1, "what is left of them");
     polled.complete(&mut rounds);
