@@ -172,12 +172,6 @@ impl EventRings {
     pub fn records(&self) -> &SharedRings {
         &self.records
     }
-
-    /// Events that stubs have counted because the ring was full.
-    #[must_use]
-    pub fn discarded(&self, ring: u16) -> u64 {
-        self.records.load(ring, CellWord::Lost)
-    }
 }
 
 impl PayloadMemory for EventRings {

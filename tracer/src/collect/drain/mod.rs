@@ -8,9 +8,7 @@ use std::sync::Arc;
 
 use crate::record::Format;
 use crate::ring::geometry::Geometry;
-use crate::ring::reader::{
-    CellWord, Mode, Patience, Progress, RingMemory, RingReader, is_recording,
-};
+use crate::ring::reader::{Mode, Patience, Progress, RingReader, discarded, is_recording};
 use crate::ring::turnstile::Rings;
 use image::Image;
 use terms::addr::Gpa;
@@ -463,8 +461,7 @@ impl Drain {
             return (losses.discarded, losses.overwritten);
         }
         // Nothing is taken out: what the ring does not hold any more has been written over.
-        let discarded = self.rings.load(reader.ring(), CellWord::Lost);
-        (discarded, reader.overwritten())
+        (discarded(reader, &self.rings), reader.overwritten())
     }
 
     /// Records that were read and whose times may be wrong.

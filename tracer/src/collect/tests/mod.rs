@@ -1,5 +1,6 @@
 //! Who reads, who writes and who asks, on a guest without a hypervisor.
 
+mod dumps;
 mod gaps;
 mod points;
 mod rings;

@@ -50,8 +50,20 @@ fn points(
     bytes: u64,
     clock: &RingClock,
 ) -> (SessionEvents, EventDrain) {
-    let geometry = Geometry::with_bytes(bytes).unwrap();
     let window = guest.window().start;
+    let memory = Arc::new(guest.memory().clone());
+    points_at(window, memory, rings, bytes, clock)
+}
+
+/// The same from this address on.
+pub(super) fn points_at(
+    window: Gpa,
+    memory: Arc<dyn crate::guest::SharedMemory>,
+    rings: u16,
+    bytes: u64,
+    clock: &RingClock,
+) -> (SessionEvents, EventDrain) {
+    let geometry = Geometry::with_bytes(bytes).unwrap();
     let all = bytes * u64::from(rings);
     let place = SessionMemory {
         cells: (0..u64::from(rings))
@@ -97,7 +109,6 @@ fn points(
     formats.add(Arc::new(format)).unwrap();
     let unwind = Arc::new(Deep);
     formats.read_stacks_by(StackReader { unwind, image });
-    let memory: Arc<dyn crate::guest::SharedMemory> = Arc::new(guest.memory().clone());
     let mut drain = EventDrain::new(memory, &place, Mode::Overwrite, &Arc::new(formats), clock);
     drain.switch(true, &OnlyVcpus::default());
     (place, drain)
