@@ -117,7 +117,8 @@ impl Progress {
 /// One record, in the order of its ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delivered {
-    /// Its time, in ticks of the host's clock; never before the one delivered before it.
+    /// Its time, in ticks of the host's clock; never before the one delivered before it, unless it was passed over before and
+    /// its session traces no returns.
     pub ticks: u64,
     /// Why that may be wrong.
     pub doubt: Option<TimeDoubt>,
@@ -541,6 +542,7 @@ impl RingReader {
         sink: &mut impl Sink,
     ) {
         let now = round.now;
+        let is_late = position < self.tail;
         if self.format.has_details() && detail.mark() != record.mark() {
             // A later lap has begun with the second word.
             self.miss(now, sink, |losses| &mut losses.overwritten);
@@ -553,7 +555,12 @@ impl RingReader {
             self.miss(now, sink, |losses| &mut losses.invalid);
             return;
         };
-        let (ticks, doubt) = self.times.next(round.look(position), said.time);
+        let look = round.look(position);
+        let (ticks, doubt) = match is_late && !self.format.is_graph() {
+            // Where nothing is put together it is as true as any other.
+            true => self.times.of_late(round.timeline.begin(), look, said.time),
+            false => self.times.next(look, said.time),
+        };
         if let Some(doubt) = doubt {
             self.doubts.add(doubt, 1);
         }

@@ -2,6 +2,7 @@
 
 mod dumps;
 mod gaps;
+mod late;
 mod points;
 mod rings;
 mod turns;
