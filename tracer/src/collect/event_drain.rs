@@ -144,6 +144,11 @@ impl EventDrain {
         self.rings.records().move_cells(to)
     }
 
+    /// What was this session's may be another one's from now on.
+    pub fn leave(&self) {
+        self.rings.records().leave();
+    }
+
     /// Another output is to be told of them.
     pub const fn tell_again(&mut self) {
         self.is_news = true;

@@ -347,7 +347,16 @@ impl Drain {
         self.set_written(false);
     }
 
-    /// The same where the last has gone who listened, unless another one has come.
+    /// The same, and what was this session's may be another one's from now on: nothing is written there any more.
+    pub fn leave(&mut self) {
+        self.end_output();
+        self.rings.leave();
+        if let Some(points) = &self.points {
+            points.leave();
+        }
+    }
+
+    /// The same as [`Self::end_output`] where the last has gone who listened, unless another one has come.
     pub fn end_idle(&mut self) -> bool {
         if self.backlog.news.listeners.is_empty() {
             self.end_output();
