@@ -3,6 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
+use tracer::ring::geometry::LIMIT_NONE;
 use tracer::ring::reader::{CellWord, Mode, Patience, RingMemory, RingReader};
 use tracer::stub::cell::{EVENT_CELL, LIMIT};
 use tracer::stub::recorder::Clock;
@@ -37,7 +38,11 @@ impl Recording {
             reader.switch(&ground.session(0), true);
             reader
         };
-        let readers = (0..rings).map(reader).collect();
+        let readers: Vec<_> = (0..rings).map(reader).collect();
+        for ring in 0..rings {
+            let events = ground.cell(0, ring) + u64::from(LIMIT.unsigned_abs()) + EVENT_CELL;
+            ground.word(events).store(LIMIT_NONE, Ordering::SeqCst);
+        }
         Self { ground, readers }
     }
 
@@ -156,5 +161,26 @@ fn a_call_that_takes_longer_ends_it_after_the_record_of_its_return() {
             equal.ground.clock().store(7 << 28, Ordering::SeqCst);
             assert_eq!((equal.call(0, LEAF), equal.left()), ((2, 0), 1));
         }
+    }
+}
+
+/// Those of vCPUs that are left out, and of events that nobody reads.
+#[test]
+fn rings_that_are_closed_stay_so_and_count_nothing() {
+    for place in PLACES {
+        let setup = setup(place, Records::Calls, Clock::Tsc, HaltWhen::Entered);
+        let mut on = Recording::new(setup);
+        let Some(last) = on.readers.len().checked_sub(1).filter(|last| *last > 0) else {
+            continue;
+        };
+        on.set_left(1);
+        on.readers[last].switch(&on.ground.session(0), false);
+        let events = on.ground.cell(0, 0) + u64::from(LIMIT.unsigned_abs()) + EVENT_CELL;
+        on.ground.word(events).store(0, Ordering::SeqCst);
+        assert_eq!(on.call(0, LEAF), (1, 0), "{place:?}");
+        let limits = on.limits();
+        assert_eq!((limits[0], limits[last]), ((HOLD, 0), (0, HOLD)));
+        assert_eq!(on.call(last as u16, LEAF), (0, 0), "{place:?}");
+        assert_eq!(on.call(0, LEAF), (0, 1), "{place:?}");
     }
 }

@@ -48,7 +48,7 @@ extern "C" fn released(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut li
 
 /// Calls function 0 while the ring is held, and releases it before instruction `at` of the stub. Returns how many
 /// instructions of the stub were executed.
-fn call_held(ground: &Ground, reader: &RingReader, at: u32) -> u32 {
+fn call_held(ground: &Ground, reader: &mut RingReader, at: u32) -> u32 {
     let (start, code) = &ground.stubs[0];
     STUB[0].store(*start, Ordering::SeqCst);
     STUB[1].store(start + code.len() as u64, Ordering::SeqCst);
@@ -76,12 +76,12 @@ fn a_call_that_has_found_its_ring_held_counts_itself_before_it_leaves_its_stub()
             RingReader::new(0, ground.recorders[0].geometry, Mode::Overwrite, FUNCTIONS);
         reader.initialise(&memory);
         reader.switch(&memory, true);
-        let steps = call_held(&ground, &reader, STEPS_MAX);
+        let steps = call_held(&ground, &mut reader, STEPS_MAX);
         let (mut recorded, mut before, mut after) = (0, 0, 0);
         for at in 0..steps {
             let lost = memory.load(0, CellWord::Lost);
             let head = reader.look(&memory);
-            call_held(&ground, &reader, at);
+            call_held(&ground, &mut reader, at);
             let at_release = AT_RELEASE.load(Ordering::SeqCst);
             let counted = memory.load(0, CellWord::Lost);
             recorded += reader.look(&memory).since(head);

@@ -1,8 +1,10 @@
 //! One ring of calls that is read, and what has been read out of it and is not written yet. Each has a lock of its own
 //! ([`SharedCallRing`]): so several threads read different rings at the same time.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
+use crate::ring::geometry::Position;
 use crate::ring::reader::{Patience, Progress};
 use crate::stub::mirror::stacks::Stacks;
 use trace::event::{Record, RecordKind};
@@ -41,6 +43,15 @@ pub(super) struct Shared<'a> {
 /// One ring, for who reads it and who asks.
 pub(super) type SharedCallRing = Arc<Mutex<CallRing>>;
 
+/// Nothing was recorded for some time.
+#[derive(Debug, Clone, Copy)]
+struct Gap {
+    /// What the ring had before it.
+    head: Position,
+    /// When it was over.
+    until_ns: u64,
+}
+
 /// A ring of calls.
 #[derive(Debug)]
 pub(super) struct CallRing {
@@ -56,6 +67,8 @@ pub(super) struct CallRing {
     is_written: bool,
     /// What was taken out and nobody has written yet.
     backlog: Backlog,
+    /// What is to be said when all has been read that was before it: the oldest first.
+    gaps: VecDeque<Gap>,
 }
 
 impl CallRing {
@@ -70,6 +83,7 @@ impl CallRing {
             encoder: Encoder::Rows,
             is_written,
             backlog: Backlog::default(),
+            gaps: VecDeque::new(),
         }
     }
 
@@ -94,11 +108,39 @@ impl CallRing {
         self.source.reader.switch(&self.rings, is_on);
     }
 
-    /// Nothing was recorded for some time up to now, whatever was open is not certain any more.
+    /// Nothing was recorded for some time up to now, whatever was open is not certain any more: that is said after all that
+    /// the ring had at the last look, also of what is still waited for.
     pub fn note_gap(&mut self, now_ns: u64) {
+        let head = self.source.reader.head();
+        self.gaps.push_back(Gap {
+            head,
+            until_ns: now_ns,
+        });
+        self.say_gaps(None);
+    }
+
+    /// Whether the next gap is one of which all has been read that was before it.
+    fn is_at_gap(&self) -> bool {
+        let reader = &self.source.reader;
+        let next = self.gaps.front();
+        next.is_some_and(|gap| reader.is_drained_to(gap.head))
+    }
+
+    /// Says those of which all has been read that was before them. What comes after the last is later than `looked_ns`, if that is
+    /// known. Whether there were any.
+    fn say_gaps(&mut self, looked_ns: Option<u64>) -> bool {
         let origin = Origin::Calls(self.source.reader.ring());
-        self.backlog
-            .push(Batch::of(origin, now_ns, RecordKind::Lost(0)));
+        let mut has_said = false;
+        while self.is_at_gap()
+            && let Some(gap) = self.gaps.pop_front()
+        {
+            self.backlog.push(Batch {
+                looked_ns: looked_ns.filter(|_| !self.is_at_gap()),
+                ..Batch::of(origin, gap.until_ns, RecordKind::Lost(0))
+            });
+            has_said = true;
+        }
+        has_said
     }
 
     /// Looks at the head.
@@ -136,47 +178,60 @@ impl CallRing {
         if !self.is_written {
             return 0;
         }
-        lock(&self.stacks).begin_round();
-        let mut encoder = std::mem::replace(&mut self.encoder, Encoder::Rows);
-        let (records, count) = match &mut encoder {
-            Encoder::Rows => {
-                let mut rows = self.rooms.rows();
-                let count = self.read_into(&mut rows, found, patience, continues);
-                (Records::Rows(rows), count)
-            }
-            Encoder::Compact(coder) => {
-                let count = self.read_into(coder, found, patience, continues);
-                (Records::Compact(coder.take()), count)
-            }
-            Encoder::DataFile(coder) => {
-                let count = self.read_into(coder, found, patience, continues);
-                (Records::DataFile(coder.take()), count)
-            }
-            Encoder::Columns(columns) => {
-                columns.use_room(self.rooms.steps());
-                let count = self.read_into(columns, found, patience, continues);
-                (Records::Columns(columns.take()), count)
-            }
-        };
-        self.encoder = encoder;
+        let next = self.gaps.front();
+        let to = next.map_or(found.head, |gap| gap.head.min(found.head));
+        let (records, count, is_left) = self.read_to(to, patience);
         let seen_to = self.source.seen_to(found);
+        let looked_ns = seen_to.map(|ticks| self.time.run.nanoseconds(ticks));
         self.backlog.push(Batch {
             origin: Origin::Calls(self.source.reader.ring()),
             records,
             values: 0,
-            looked_ns: seen_to.map(|ticks| self.time.run.nanoseconds(ticks)),
+            looked_ns: looked_ns.filter(|_| !self.is_at_gap()),
             until_ns: self.time.now_ns(),
         });
+        let has_said = self.say_gaps(looked_ns);
+        if is_left || has_said && !self.source.reader.is_drained_to(found.head) {
+            *continues = Continues::From(found);
+        }
         count
+    }
+
+    /// Takes out some of what there is before `to`, as it is wanted. Returns how many records there were, and whether more can be
+    /// taken out at once.
+    fn read_to(&mut self, to: Position, patience: Patience) -> (Records, usize, bool) {
+        lock(&self.stacks).begin_round();
+        let mut encoder = std::mem::replace(&mut self.encoder, Encoder::Rows);
+        let (records, (count, is_left)) = match &mut encoder {
+            Encoder::Rows => {
+                let mut rows = self.rooms.rows();
+                let read = self.read_into(&mut rows, to, patience);
+                (Records::Rows(rows), read)
+            }
+            Encoder::Compact(coder) => {
+                let read = self.read_into(coder, to, patience);
+                (Records::Compact(coder.take()), read)
+            }
+            Encoder::DataFile(coder) => {
+                let read = self.read_into(coder, to, patience);
+                (Records::DataFile(coder.take()), read)
+            }
+            Encoder::Columns(columns) => {
+                columns.use_room(self.rooms.steps());
+                let read = self.read_into(columns, to, patience);
+                (Records::Columns(columns.take()), read)
+            }
+        };
+        self.encoder = encoder;
+        (records, count, is_left)
     }
 
     fn read_into(
         &mut self,
         form: &mut impl Form,
-        found: Found,
+        to: Position,
         patience: Patience,
-        continues: &mut Continues,
-    ) -> usize {
+    ) -> (usize, bool) {
         let mut sink = CallSink {
             clock: &self.time.run,
             rings: &self.rings,
@@ -186,10 +241,8 @@ impl CallRing {
             count: 0,
         };
         let source = &mut self.source;
-        if source.drain_to(found.head, AT_ONCE as u64, &self.rings, patience, &mut sink) {
-            *continues = Continues::From(found);
-        }
-        sink.count
+        let is_left = source.drain_to(to, AT_ONCE as u64, &self.rings, patience, &mut sink);
+        (sink.count, is_left)
     }
 
     /// The same of all of it.

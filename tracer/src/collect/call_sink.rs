@@ -43,9 +43,12 @@ impl<F: Form> Sink for CallSink<'_, F> {
     fn record(&mut self, record: Delivered) {
         self.count += 1;
         let is_late = std::mem::take(&mut self.is_late);
-        if (is_late || record.doubt.is_some()) && record.beside.step().is_some() {
-            // Nothing is missing; what is open is not certain any more, or how long it takes.
-            self.push(record.ticks, RecordKind::Lost(0));
+        let is_unsure = is_late || record.doubt.is_some();
+        let is_unsure = is_unsure && record.beside.step().is_some();
+        // Nothing is missing; what is open is not certain any more, or how long it takes.
+        let unsure = |sink: &mut Self| sink.push(record.ticks, RecordKind::Lost(0));
+        if is_unsure {
+            unsure(self);
         }
         let function = record.function;
         let kind = match record.beside {
@@ -58,6 +61,10 @@ impl<F: Form> Sink for CallSink<'_, F> {
             },
         };
         self.push(record.ticks, kind);
+        if is_unsure {
+            // Nor is what it opens itself.
+            unsure(self);
+        }
     }
 
     fn run(&mut self, run: Run<'_>) {

@@ -7,7 +7,7 @@ use crate::event_formats::EventFormats;
 use crate::record::Format;
 use crate::ring::geometry::Geometry;
 use crate::ring::payload::{NoPayload, read_payload};
-use crate::ring::reader::{Delivered, Mode, Patience, Progress, RingReader, Sink};
+use crate::ring::reader::{Delivered, Mode, Patience, Progress, RingReader, Sink, discarded};
 use crate::ring::snapshot::Snapshot;
 use crate::ring::turnstile::Rings;
 use crate::session::SessionEvents;
@@ -144,6 +144,11 @@ impl EventDrain {
         self.rings.records().move_cells(to)
     }
 
+    /// What was this session's may be another one's from now on.
+    pub fn leave(&self) {
+        self.rings.records().leave();
+    }
+
     /// Another output is to be told of them.
     pub const fn tell_again(&mut self) {
         self.is_news = true;
@@ -188,26 +193,22 @@ impl EventDrain {
 
     /// Has events counted as lost instead of recorded. Returns how many each ring had lost before.
     pub fn hold(&mut self) -> Vec<u64> {
-        let hold = |ring: &PointRing| ring.source.reader.hold(self.rings.records());
-        self.readers.iter().map(hold).collect()
+        let hold = |ring: &mut PointRing| ring.source.reader.hold(self.rings.records());
+        self.readers.iter_mut().map(hold).collect()
     }
 
     /// Has events recorded again, if they were before.
     pub fn release(&mut self) {
-        for PointRing { source, .. } in &self.readers {
+        for PointRing { source, .. } in &mut self.readers {
             source.reader.release(self.rings.records());
         }
     }
 
-    /// How many events were lost since each ring had lost so many.
+    /// How many events each ring has lost.
     #[must_use]
-    pub fn lost_since(&self, before: &[u64]) -> u64 {
-        let lost = |(ring, before): (&PointRing, &u64)| {
-            let now = self.rings.discarded(ring.source.reader.ring());
-            now.saturating_sub(*before)
-        };
-        let lost = self.readers.iter().zip(before).map(lost);
-        lost.fold(0, u64::saturating_add)
+    pub fn lost(&self) -> Vec<u64> {
+        let lost = |ring: &PointRing| discarded(&ring.source.reader, self.rings.records());
+        self.readers.iter().map(lost).collect()
     }
 
     /// Looks at every head, so that the counts are those of now.
@@ -264,8 +265,15 @@ impl EventDrain {
         &self.formats
     }
 
-    /// Copies what the rings hold now; nothing is taken out of them. Adds the events whose times may be wrong to `doubts`.
-    pub fn copy(&mut self, clock: &RunClock, doubts: &mut TimeDoubts, mut to: impl FnMut(Batch)) {
+    /// Copies what the rings hold now, of which each has `lost` so many; nothing is taken out of them. Adds the events whose times
+    /// may be wrong to `doubts`.
+    pub fn copy(
+        &mut self,
+        clock: &RunClock,
+        lost: &[u64],
+        doubts: &mut TimeDoubts,
+        mut to: impl FnMut(Batch),
+    ) {
         self.look();
         let from = Points {
             rings: &self.rings,
@@ -273,7 +281,7 @@ impl EventDrain {
             formats: &self.formats,
             clock,
         };
-        for PointRing { source, .. } in &self.readers {
+        for (PointRing { source, .. }, lost) in self.readers.iter().zip(lost) {
             let reader = &source.reader;
             let snapshot = Snapshot {
                 ring: reader.ring(),
@@ -294,9 +302,8 @@ impl EventDrain {
                 values: 0,
             };
             doubts.add_all(&snapshot.deliver(self.rings.records(), &mut sink));
-            let discarded = self.rings.discarded(reader.ring());
-            if discarded > 0 {
-                sink.lost(self.looks.clock().counter(), discarded);
+            if *lost > 0 {
+                sink.lost(self.looks.clock().counter(), *lost);
             }
             to(Batch::held(Origin::Points(reader.ring()), batch));
         }
@@ -311,7 +318,8 @@ impl EventDrain {
             let (discarded, overwritten) = if is_read {
                 (losses.discarded, losses.overwritten)
             } else {
-                (self.rings.discarded(reader.ring()), reader.overwritten())
+                let lost = discarded(reader, self.rings.records());
+                (lost, reader.overwritten())
             };
             let overwritten = overwritten.saturating_add(torn.overwritten);
             let invalid = losses.invalid.saturating_add(torn.invalid);

@@ -353,7 +353,7 @@ impl SharedDrain {
     fn leave(&self) -> ExportError {
         let mut drain = self.ask();
         self.is_left.store(true, SeqCst);
-        drain.end_output();
+        drain.leave();
         let room = drain.waits().map(|waits| Arc::clone(waits.room()));
         drop(drain);
         // Who had come to a ring before that has read it.

@@ -100,4 +100,10 @@ impl TraceTime {
     pub fn now_ns(&self) -> u64 {
         self.run.nanoseconds(self.rings.counter())
     }
+
+    /// The least that what is reserved from now on can have.
+    #[must_use]
+    pub(super) fn least_ns(&self) -> u64 {
+        self.run.nanoseconds(self.rings.least())
+    }
 }

@@ -1,8 +1,8 @@
 //! The host's side of the rings: guest memory, read and written one whole word at a time.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use crate::record::{Format, RECORD_BYTES};
 use crate::ring::geometry::{LIMIT_OFF, Position};
@@ -22,6 +22,8 @@ pub struct SharedRings {
     place: SessionMemory,
     /// Where the cells are now.
     cells: Arc<[AtomicU64]>,
+    /// They are somebody else's: nothing is written there any more.
+    is_left: Arc<AtomicBool>,
 }
 
 impl SharedRings {
@@ -33,6 +35,24 @@ impl SharedRings {
             cells: cells.collect(),
             memory,
             place,
+            is_left: Arc::default(),
+        }
+    }
+
+    /// They may be somebody else's from now on: nothing is written there any more, by all who have these rings.
+    pub fn leave(&self) {
+        self.is_left.store(true, Relaxed);
+    }
+
+    fn is_left(&self) -> bool {
+        self.is_left.load(Relaxed)
+    }
+
+    /// Writes a word that is the session's.
+    fn put(&self, at: Gpa, word: u64) -> Result<(), MemoryError> {
+        match self.is_left() {
+            true => Ok(()),
+            false => self.memory.store(at, word),
         }
     }
 
@@ -45,10 +65,9 @@ impl SharedRings {
         for (ring, (cell, to)) in (0..).zip(self.cells.iter().zip(to)) {
             for word in [CellWord::Head, CellWord::Limit, CellWord::Lost] {
                 let held = self.memory.load(self.word(ring, word))?;
-                self.memory.store(in_cell(*to, word), held)?;
+                self.put(in_cell(*to, word), held)?;
             }
-            self.memory
-                .store(self.word(ring, CellWord::Limit), LIMIT_OFF)?;
+            self.put(self.word(ring, CellWord::Limit), LIMIT_OFF)?;
             // Somebody may look at the head now: it is in both.
             cell.store(to.0, Relaxed);
         }
@@ -114,7 +133,7 @@ impl SharedRings {
     /// Has stubs that find a ring full, of calls or of events, wait for its reader, or not.
     pub fn set_awaited(&self, is_awaited: bool) {
         let word = self.place.awaited;
-        if let Some(Err(error)) = word.map(|word| self.memory.store(word, is_awaited.into())) {
+        if let Some(Err(error)) = word.map(|word| self.put(word, is_awaited.into())) {
             log::error!("cannot say whether rings are read: {error}");
         }
     }
@@ -122,7 +141,7 @@ impl SharedRings {
     /// It does something so often.
     pub fn set_halt_left(&self, number: usize, left: u64) {
         let at = self.halt(number);
-        if let Some(Err(error)) = at.map(|at| self.memory.store(at, left)) {
+        if let Some(Err(error)) = at.map(|at| self.put(at, left)) {
             log::error!("a trigger cannot be set anew: {error}");
         }
     }
@@ -172,12 +191,6 @@ impl EventRings {
     pub fn records(&self) -> &SharedRings {
         &self.records
     }
-
-    /// Events that stubs have counted because the ring was full.
-    #[must_use]
-    pub fn discarded(&self, ring: u16) -> u64 {
-        self.records.load(ring, CellWord::Lost)
-    }
 }
 
 impl PayloadMemory for EventRings {
@@ -197,7 +210,7 @@ impl RingMemory for SharedRings {
     }
 
     fn store(&self, ring: u16, word: CellWord, value: u64) {
-        if let Err(error) = self.memory.store(self.word(ring, word), value) {
+        if let Err(error) = self.put(self.word(ring, word), value) {
             log::error!("cannot write the {word:?} word of ring {ring}: {error}");
         }
     }
@@ -211,6 +224,9 @@ impl RingMemory for SharedRings {
     }
 
     fn exchange(&self, ring: u16, word: CellWord, old: u64, new: u64) {
+        if self.is_left() {
+            return;
+        }
         if let Err(error) = self.memory.exchange(self.word(ring, word), old, new) {
             log::error!("cannot write the {word:?} word of ring {ring}: {error}");
         }

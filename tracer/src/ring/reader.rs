@@ -17,6 +17,7 @@
 
 use terms::function::FunctionId;
 
+use super::discards::Discards;
 use super::geometry::{Geometry, LIMIT_HOLD, LIMIT_NONE, LIMIT_OFF, Lap, Position};
 use super::pending::Pending;
 use super::run::{BATCH, Columns, Expected, Run};
@@ -116,7 +117,8 @@ impl Progress {
 /// One record, in the order of its ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delivered {
-    /// Its time, in ticks of the host's clock; never before the one delivered before it.
+    /// Its time, in ticks of the host's clock; never before the one delivered before it, unless it was passed over before and
+    /// its session traces no returns.
     pub ticks: u64,
     /// Why that may be wrong.
     pub doubt: Option<TimeDoubt>,
@@ -241,6 +243,8 @@ pub struct RingReader {
     losses: Losses,
     doubts: TimeDoubts,
     on: bool,
+    is_held: bool,
+    discards: Discards,
     /// Who has asked for room, where vCPUs wait.
     pub(crate) asks: Asks,
 }
@@ -298,6 +302,8 @@ impl RingReader {
             losses: Losses::default(),
             doubts: TimeDoubts::default(),
             on: false,
+            is_held: false,
+            discards: Discards::NONE,
             asks: Asks::default(),
         }
     }
@@ -337,21 +343,31 @@ impl RingReader {
     /// Lets stubs record, or stops them without touching text.
     pub fn switch(&mut self, memory: &impl RingMemory, on: bool) {
         self.on = on;
-        self.store_limit(memory);
+        if !on {
+            self.store_limit(memory);
+        }
+        let count = memory.load(self.ring, CellWord::Lost);
+        self.discards.switch(on, count);
+        if on {
+            self.store_limit(memory);
+        }
     }
 
     /// Has stubs that record count each call as lost instead, until [`Self::release`]: what the ring holds stays. Returns
     /// how many were lost before: stubs count from the store on, and a host's thread can be away after it.
-    pub fn hold(&self, memory: &impl RingMemory) -> u64 {
-        let before = memory.load(self.ring, CellWord::Lost);
-        if self.on {
-            memory.store(self.ring, CellWord::Limit, LIMIT_HOLD);
-        }
+    pub fn hold(&mut self, memory: &impl RingMemory) -> u64 {
+        let before = discarded(self, memory);
+        self.is_held = true;
+        self.follow(memory);
         before
     }
 
-    /// Lets stubs record again, if they did before.
-    pub fn release(&self, memory: &impl RingMemory) {
+    /// Lets stubs record again, if they did before and none has ended that.
+    pub fn release(&mut self, memory: &impl RingMemory) {
+        self.is_held = false;
+        if self.on && memory.can_halt() {
+            return memory.exchange(self.ring, CellWord::Limit, LIMIT_HOLD, self.limit());
+        }
         self.store_limit(memory);
     }
 
@@ -361,7 +377,7 @@ impl RingReader {
         self.ring
     }
 
-    /// Whether stubs record.
+    /// Whether stubs are to record.
     #[cfg(feature = "internals")]
     #[must_use]
     pub fn is_on(&self) -> bool {
@@ -526,6 +542,7 @@ impl RingReader {
         sink: &mut impl Sink,
     ) {
         let now = round.now;
+        let is_late = position < self.tail;
         if self.format.has_details() && detail.mark() != record.mark() {
             // A later lap has begun with the second word.
             self.miss(now, sink, |losses| &mut losses.overwritten);
@@ -538,7 +555,12 @@ impl RingReader {
             self.miss(now, sink, |losses| &mut losses.invalid);
             return;
         };
-        let (ticks, doubt) = self.times.next(round.look(position), said.time);
+        let look = round.look(position);
+        let (ticks, doubt) = match is_late && !self.format.is_graph() {
+            // Where nothing is put together it is as true as any other.
+            true => self.times.of_late(round.timeline.begin(), look, said.time),
+            false => self.times.next(look, said.time),
+        };
         if let Some(doubt) = doubt {
             self.doubts.add(doubt, 1);
         }
@@ -637,7 +659,7 @@ impl RingReader {
     }
 
     fn collect_discarded(&mut self, memory: &impl RingMemory, now: u64, sink: &mut impl Sink) {
-        let word = memory.load(self.ring, CellWord::Lost);
+        let word = discarded(self, memory);
         let missed = word.wrapping_sub(self.lost_word);
         // A count that goes backwards is the guest's writing.
         if missed > u64::MAX / 2 {
@@ -669,6 +691,7 @@ impl RingReader {
     fn limit(&self) -> u64 {
         match (self.on, self.mode) {
             (false, _) => LIMIT_OFF,
+            (true, _) if self.is_held => LIMIT_HOLD,
             (true, Mode::Overwrite) => LIMIT_NONE,
             (true, Mode::Discard | Mode::Lossless) => self
                 .pending
@@ -754,5 +777,22 @@ impl RingReader {
     #[must_use]
     pub fn head(&self) -> Position {
         self.head
+    }
+}
+
+/// Whether stubs record: they are to, and none has ended it.
+#[must_use]
+pub fn is_recording(reader: &RingReader, memory: &impl RingMemory) -> bool {
+    let is_halted = || memory.load(reader.ring, CellWord::Limit) <= LIMIT_HOLD;
+    reader.on && !(memory.can_halt() && is_halted())
+}
+
+/// How many calls stubs have counted so far because the ring was full, or held: not those of while it was closed.
+#[must_use]
+pub fn discarded(reader: &RingReader, memory: &impl RingMemory) -> u64 {
+    let count = memory.load(reader.ring, CellWord::Lost);
+    match memory.can_halt() {
+        true => reader.discards.of(count),
+        false => count,
     }
 }

@@ -197,6 +197,23 @@ impl Times {
         let doubt = doubt.or((!is_possible).then_some(TimeDoubt::Impossible));
         (self.last, doubt.filter(|_| self.is_timed))
     }
+
+    /// The same of one that others were delivered before which are later in its ring: it has its own time, if that is not before
+    /// the beginning (`begin`).
+    pub fn of_late(
+        &mut self,
+        begin: u64,
+        look: Option<&Look>,
+        low: u64,
+    ) -> (u64, Option<TimeDoubt>) {
+        let mut own = Self {
+            last: begin,
+            ..*self
+        };
+        let (time, doubt) = own.next(look, low);
+        self.from(time);
+        (time, doubt)
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! ```text
 //!     record written
 //!     left > 0, and left -= 1      one locked instruction: so often, and no more often, whoever comes by
-//!     limit of every ring = off, or hold
+//!     limit of every ring that is open = off, or hold
 //! ```
 //!
 //! How long a call takes is known where it returns: the time of its entry is kept at a fixed distance from the mirror's
@@ -115,7 +115,7 @@ pub struct HaltRoutine {
     pub left: Gva,
     /// The cell of each ring.
     pub cells: Vec<Gva>,
-    /// What becomes the limit of all of them, and of the event rings.
+    /// What becomes the limit of all of them, and of the event rings, unless it is 0.
     pub limit: u32,
 }
 
@@ -138,7 +138,13 @@ impl HaltRoutine {
         for cell in &self.cells {
             lea_fixed(&mut a, r11, cell.0)?;
             for limit in [LIMIT, events + LIMIT] {
-                a.mov(qword_ptr(r11 + limit), self.limit.cast_signed())?;
+                let limit = qword_ptr(r11 + limit);
+                let closed = a.create_label();
+                // One that is closed, as that of a vCPU that is left out, counts nothing.
+                a.cmp(limit, 0)?;
+                a.je(closed)?;
+                a.mov(limit, self.limit.cast_signed())?;
+                bind(&mut a, closed)?;
             }
         }
         a.set_label(&mut out)?;

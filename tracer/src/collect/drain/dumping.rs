@@ -12,11 +12,11 @@ use crate::collect::backlog::{Batch, count, since};
 use crate::collect::call_ring::CallRing;
 use crate::collect::event_drain::EventDrain;
 use crate::collect::output::Output;
-use crate::ring::reader::{CellWord, RingMemory, Sink};
+use crate::ring::reader::{Sink, discarded};
 use crate::ring::snapshot::Snapshot;
 use status::Dumped;
 
-/// How many calls and events each ring had lost when it was held.
+/// How many calls and events each ring had lost: when it was held, if it was.
 #[derive(Debug)]
 pub struct Held {
     calls: Vec<u64>,
@@ -34,16 +34,30 @@ impl Dumping<'_> {
     fn hold(&mut self) -> Held {
         let rings = &self.drain.rings;
         let calls = self.drain.calls.each();
+        let hold = |mut calls: MutexGuard<'_, CallRing>| calls.source.reader.hold(rings);
         Held {
-            calls: calls.map(|calls| calls.source.reader.hold(rings)).collect(),
+            calls: calls.map(hold).collect(),
             events: self.drain.points.as_mut().map(EventDrain::hold),
+        }
+    }
+
+    /// The same counts where recording goes on.
+    fn lost(&self) -> Held {
+        let calls = self.drain.calls.each();
+        let lost =
+            |calls: MutexGuard<'_, CallRing>| discarded(&calls.source.reader, &self.drain.rings);
+        Held {
+            calls: calls.map(lost).collect(),
+            events: self.drain.points.as_ref().map(EventDrain::lost),
         }
     }
 
     /// Has calls and events recorded again, if they were before.
     fn release(&mut self) {
-        say_gap(self.drain);
-        for calls in self.drain.calls.each() {
+        if self.drain.is_on {
+            say_gap(self.drain);
+        }
+        for mut calls in self.drain.calls.each() {
             calls.source.reader.release(&self.drain.rings);
         }
         if let Some(points) = &mut self.drain.points {
@@ -56,14 +70,12 @@ impl Dumping<'_> {
     /// released can count itself later: this is to be asked when all have left.
     #[must_use]
     pub fn lost_since(&self, held: &Held) -> u64 {
-        let lost = |(ring, before): (u16, &u64)| {
-            let lost = self.drain.rings.load(ring, CellWord::Lost);
-            lost.saturating_sub(*before)
-        };
-        let calls = (0..).zip(&held.calls).map(lost);
-        let points = self.drain.points.as_ref().zip(held.events.as_ref());
-        let events = points.map_or(0, |(points, before)| points.lost_since(before));
-        calls.fold(events, u64::saturating_add)
+        let now = self.lost();
+        let events = now.events.iter().zip(&held.events);
+        let events = events.flat_map(|(now, before)| now.iter().zip(before));
+        let each = now.calls.iter().zip(&held.calls).chain(events);
+        let since = each.map(|(now, before)| now.saturating_sub(*before));
+        since.fold(0, u64::saturating_add)
     }
 
     /// What a ring holds, and last what it has refused, `discarded` records: that has no place among its slots.
@@ -108,17 +120,15 @@ impl Dumping<'_> {
     ) -> Result<(Dumped, Option<Held>), ExportError> {
         self.drain.refresh();
         output.name_threads(self.drain.rings.memory(), self.drain.time.clone());
-        let calls = self.drain.calls.each();
-        let of = |calls: MutexGuard<'_, CallRing>| self.drain.missing(&calls.source.reader).0;
-        let discarded: Vec<u64> = calls.map(of).collect();
-        let held = (!is_live).then(|| self.hold());
+        // What is lost from then on is the dump's doing.
+        let before = if is_live { self.lost() } else { self.hold() };
         self.drain.look();
         if let Some(points) = &self.drain.points {
             output.know_points(points.formats());
         }
         let mut doubts = TimeDoubts::default();
         let (mut records, mut lost) = (0, 0u64);
-        self.copy(&discarded, &mut doubts, |batch| {
+        self.copy(&before, &mut doubts, |batch| {
             let origin = batch.origin;
             let rows = since(origin, batch.records.into_rows(Vec::new()), from_ns);
             if matches!(origin, Origin::Calls(_) | Origin::Points(_)) {
@@ -127,6 +137,7 @@ impl Dumping<'_> {
             }
             output.append(Batch::held(origin, rows));
         });
+        let held = (!is_live).then_some(before);
         if held.is_some() {
             self.release();
         }
@@ -144,9 +155,9 @@ impl Dumping<'_> {
         Ok((dumped, held))
     }
 
-    /// Copies all that there is, ring by ring; each has refused so many of `discarded`.
-    fn copy(&mut self, discarded: &[u64], doubts: &mut TimeDoubts, mut to: impl FnMut(Batch)) {
-        for (index, discarded) in discarded.iter().enumerate() {
+    /// Copies all that there is, ring by ring; each has `lost` so many.
+    fn copy(&mut self, lost: &Held, doubts: &mut TimeDoubts, mut to: impl FnMut(Batch)) {
+        for (index, discarded) in lost.calls.iter().enumerate() {
             if let Some((ring, rows)) = self.copy_of(index, *discarded, doubts) {
                 to(Batch::held(Origin::Calls(ring), rows));
             }
@@ -158,7 +169,8 @@ impl Dumping<'_> {
             host.copy(&self.drain.time.run, &mut to);
         }
         if let Some(points) = &mut self.drain.points {
-            points.copy(&self.drain.time.run, doubts, &mut to);
+            let lost = lost.events.as_deref().unwrap_or_default();
+            points.copy(&self.drain.time.run, lost, doubts, &mut to);
         }
     }
 }

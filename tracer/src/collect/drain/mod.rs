@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::record::Format;
 use crate::ring::geometry::Geometry;
-use crate::ring::reader::{CellWord, Mode, Patience, Progress, RingMemory, RingReader};
+use crate::ring::reader::{Mode, Patience, Progress, RingReader, discarded, is_recording};
 use crate::ring::turnstile::Rings;
 use image::Image;
 use terms::addr::Gpa;
@@ -258,7 +258,7 @@ impl Drain {
     pub fn switch(&mut self, on: bool) {
         // What comes now waits for nobody: all rings are switched at the same time.
         self.calls.still();
-        if on {
+        if on && changes(self) {
             say_gap(self);
         }
         self.is_on = on;
@@ -347,7 +347,16 @@ impl Drain {
         self.set_written(false);
     }
 
-    /// The same where the last has gone who listened, unless another one has come.
+    /// The same, and what was this session's may be another one's from now on: nothing is written there any more.
+    pub fn leave(&mut self) {
+        self.end_output();
+        self.rings.leave();
+        if let Some(points) = &self.points {
+            points.leave();
+        }
+    }
+
+    /// The same as [`Self::end_output`] where the last has gone who listened, unless another one has come.
     pub fn end_idle(&mut self) -> bool {
         if self.backlog.news.listeners.is_empty() {
             self.end_output();
@@ -461,8 +470,7 @@ impl Drain {
             return (losses.discarded, losses.overwritten);
         }
         // Nothing is taken out: what the ring does not hold any more has been written over.
-        let discarded = self.rings.load(reader.ring(), CellWord::Lost);
-        (discarded, reader.overwritten())
+        (discarded(reader, &self.rings), reader.overwritten())
     }
 
     /// Records that were read and whose times may be wrong.
@@ -490,6 +498,15 @@ impl Drain {
     }
 }
 
+/// Whether a ring that is to be recorded is not, or one is that is not to be.
+fn changes(drain: &Drain) -> bool {
+    let mut each = drain.calls.each();
+    each.any(|calls| {
+        let reader = &calls.source.reader;
+        drain.only.has(reader.ring()) != is_recording(reader, &drain.rings)
+    })
+}
+
 /// Nothing was recorded for some time up to now, and something is about to be: says so after all that was before that, and before
 /// the first that comes on any vCPU. Else a call would be taken for one that was open when recording ended.
 fn say_gap(drain: &mut Drain) {
@@ -503,8 +520,9 @@ fn say_gap(drain: &mut Drain) {
     {
         drain.refresh();
     }
-    let now_ns = drain.time.now_ns();
     if let Some(mut first) = drain.calls.each().next() {
-        first.note_gap(now_ns);
+        // Who was in a stub may have reserved a slot since.
+        first.look();
+        first.note_gap(drain.time.least_ns());
     }
 }

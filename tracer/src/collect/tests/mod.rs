@@ -1,5 +1,8 @@
 //! Who reads, who writes and who asks, on a guest without a hypervisor.
 
+mod dumps;
+mod gaps;
+mod late;
 mod points;
 mod rings;
 mod turns;
@@ -17,6 +20,7 @@ use std::thread::{self, yield_now};
 use std::time::{Duration, Instant};
 
 use image::testing::nop_image;
+use terms::addr::Gpa;
 use terms::function::FunctionId;
 
 use super::backlog::{Backlog, Batch, Records};
@@ -31,9 +35,10 @@ use crate::guest::Guest;
 use crate::host_events::HostEvents;
 use crate::mock::{self, MockGuest, MockTarget, NoPollers};
 use crate::record::Format as RecordFormat;
-use crate::ring::geometry::Geometry;
+use crate::ring::geometry::{Geometry, Position};
 use crate::ring::reader::Mode;
 use crate::session::SessionMemory;
+use crate::stub::cell::HEAD;
 use trace::crew::Alone;
 use trace::doubt::TimeDoubts;
 use trace::event::Step;
@@ -89,11 +94,18 @@ fn reader_in(
     bytes: u64,
 ) -> (MockGuest, SessionMemory, Polled) {
     let guest = MockGuest::new(MockTarget::new(1, 1 << 20));
+    let place = place_in(&guest, format, rings, bytes);
+    let polled = reader_at(&guest, &place, output, clock);
+    (guest, place, polled)
+}
+
+/// So many rings, of so many bytes, of records of this format.
+fn place_in(guest: &MockGuest, format: RecordFormat, rings: u16, bytes: u64) -> SessionMemory {
     let geometry = Geometry::with_bytes(bytes).unwrap();
     let window = guest.window().start;
     let all = bytes * u64::from(rings);
     let details = format.has_details();
-    let place = SessionMemory {
+    SessionMemory {
         cells: (0..u64::from(rings))
             .map(|ring| window.wrapping_add(ring * 64))
             .collect(),
@@ -106,8 +118,19 @@ fn reader_in(
         first: vec![geometry.first(); usize::from(rings)],
         halts_left: None,
         awaited: None,
-    };
+    }
+}
+
+/// The reader of these rings.
+fn reader_at(
+    guest: &MockGuest,
+    place: &SessionMemory,
+    output: Option<&Path>,
+    clock: RingClock,
+) -> Polled {
     let memory: Arc<dyn crate::guest::SharedMemory> = Arc::new(guest.memory().clone());
+    let rings = u16::try_from(place.cells.len()).unwrap();
+    let format = place.format;
     let image = Arc::new(nop_image(FUNCTIONS));
     let stack_bytes = format.is_graph().then_some(STACK);
     let metadata = Metadata {
@@ -127,7 +150,7 @@ fn reader_in(
     let output = output.transpose().unwrap();
     let mut drain = Drain::new(
         SharedRings::new(memory, place.clone()),
-        geometry,
+        place.geometry,
         Mode::Overwrite,
         u32::try_from(FUNCTIONS).unwrap(),
         TraceTime {
@@ -140,8 +163,41 @@ fn reader_in(
         drain.encode(&encoding);
     }
     drain.switch(true);
-    let polled = Polled::start(drain, output, &NoPollers).unwrap();
-    (guest, place, polled)
+    Polled::start(drain, output, &NoPollers).unwrap()
+}
+
+thread_local! {
+    /// What this thread's counter says.
+    static TICKS: Cell<u64> = const { Cell::new(BEGUN) };
+}
+
+/// A clock that is set by a test: it begins before its calls are made, [`BEGUN`].
+const TICKING: HostClock = HostClock {
+    counter: || TICKS.get(),
+    ..mock::HOST
+};
+
+/// The word of a cell at this offset.
+fn cell_word(place: &SessionMemory, ring: u16, offset: i32) -> Gpa {
+    place.cells[usize::from(ring)].wrapping_add(u64::from(offset.unsigned_abs()))
+}
+
+/// The next slot of the first ring is reserved, by one whose record comes later ([`comes_late`]).
+fn reserve(guest: &MockGuest, place: &SessionMemory) -> u64 {
+    let (head, mut target) = (cell_word(place, 0, HEAD), guest.target());
+    let word = target.read_word(head).unwrap();
+    let next = Position::of_word(word, 0).unwrap().after(1);
+    target.write_word(head, next.word(0)).unwrap();
+    word
+}
+
+/// The record of a slot that was reserved: what `write` writes next.
+fn comes_late(guest: &MockGuest, place: &SessionMemory, slot: u64, write: impl FnOnce()) {
+    let head = cell_word(place, 0, HEAD);
+    let word = guest.target().read_word(head).unwrap();
+    guest.target().write_word(head, slot).unwrap();
+    write();
+    guest.target().write_word(head, word).unwrap();
 }
 
 fn call(guest: &MockGuest, place: &SessionMemory, calls: u64) {

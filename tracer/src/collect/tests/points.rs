@@ -50,8 +50,20 @@ fn points(
     bytes: u64,
     clock: &RingClock,
 ) -> (SessionEvents, EventDrain) {
-    let geometry = Geometry::with_bytes(bytes).unwrap();
     let window = guest.window().start;
+    let memory = Arc::new(guest.memory().clone());
+    points_at(window, memory, rings, bytes, clock)
+}
+
+/// The same from this address on.
+pub(super) fn points_at(
+    window: Gpa,
+    memory: Arc<dyn crate::guest::SharedMemory>,
+    rings: u16,
+    bytes: u64,
+    clock: &RingClock,
+) -> (SessionEvents, EventDrain) {
+    let geometry = Geometry::with_bytes(bytes).unwrap();
     let all = bytes * u64::from(rings);
     let place = SessionMemory {
         cells: (0..u64::from(rings))
@@ -97,7 +109,6 @@ fn points(
     formats.add(Arc::new(format)).unwrap();
     let unwind = Arc::new(Deep);
     formats.read_stacks_by(StackReader { unwind, image });
-    let memory: Arc<dyn crate::guest::SharedMemory> = Arc::new(guest.memory().clone());
     let mut drain = EventDrain::new(memory, &place, Mode::Overwrite, &Arc::new(formats), clock);
     drain.switch(true, &OnlyVcpus::default());
     (place, drain)
@@ -174,4 +185,28 @@ fn what_comes_of_events_is_later_than_the_last_beat_of_the_page() {
         let batch = backlog.drain().next().unwrap();
         assert_eq!(batch.looked_ns, Some(clock.nanoseconds(looked)));
     }
+}
+
+/// Nothing is put together out of events: one that comes late has no other time for that.
+#[test]
+fn an_event_that_was_passed_over_has_its_own_time() {
+    let guest = MockGuest::new(MockTarget::new(1, 4 << 20));
+    let (place, mut points) = points(&guest, 1, 1 << 16, &paged(TICKING));
+    let (clock, rooms) = (RunClock::new(0, 1_000_000), Rooms::default());
+    TICKS.set(NOW);
+    let slot = reserve(&guest, &place.memory);
+    hit(&guest, &place, 0, 1..4);
+    let mut read = || {
+        let mut backlog = Backlog::default();
+        points.read(Patience::Ticks(0), &clock, &rooms, Some(&mut backlog));
+        let rows = backlog
+            .drain()
+            .flat_map(|batch| batch.records.into_rows(Vec::new()));
+        rows.map(|row| row.time_ns - (NOW - 1_000_000))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(read(), [1, 2, 3]);
+    comes_late(&guest, &place.memory, slot, || hit(&guest, &place, 0, 0..1));
+    hit(&guest, &place, 0, 4..5);
+    assert_eq!(read(), [0, 4]);
 }

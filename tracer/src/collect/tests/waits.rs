@@ -1,15 +1,13 @@
 //! A session is stopped, or ends, while a vCPU waits for its reader.
 
 use std::cell::Cell;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 
 use super::*;
-use crate::ring::geometry::Position;
-use crate::stub::cell::HEAD;
 use crate::waits::Waits;
 use crate::waits::tests::Woken;
-use terms::addr::Gpa;
 use wait_drain::OnFull;
 
 /// A guest with one ring, its reader, and where its vCPU waits for that.
@@ -55,11 +53,7 @@ fn a_record_that_is_begun_is_waited_for_at_the_end() {
     let mut rounds = LET_GO_ROUNDS;
     polled.complete(&mut rounds);
     assert_eq!(RESTS.get(), 0, "all is there");
-    let head = place.cells[0].wrapping_add(u64::from(HEAD.unsigned_abs()));
-    let mut target = guest.target();
-    let next = Position::of_word(target.read_word(head).unwrap(), 0).unwrap();
-    target.write_word(head, next.after(1).word(0)).unwrap();
-    drop(target);
+    reserve(&guest, &place);
     polled.complete(&mut rounds);
     assert_eq!(RESTS.get(), LET_GO_ROUNDS.end - 1, "what is left of them");
     polled.complete(&mut rounds);
@@ -311,4 +305,51 @@ fn who_was_abandoned_completes_nothing() {
     polled.drain.finish().unwrap_err();
     let side = fs::read_to_string(output.join("exotrace.json")).unwrap();
     assert!(side.contains("\"finished\": false"), "{side}");
+}
+
+/// Its trace was taken away, too, so it finds that nobody wants it any more: it once said to the guest then that no vCPU is to wait
+/// for the session that had its number by that time.
+#[test]
+fn who_was_abandoned_changes_no_word_of_the_session_that_has_its_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("trace");
+    let guest = MockGuest::new(MockTarget::new(1, 1 << 20));
+    let awaited = guest.window().start.wrapping_add(2048);
+    let place = SessionMemory {
+        awaited: Some(awaited),
+        ..place_in(&guest, RecordFormat::Calls, 1, 4096)
+    };
+    let polled = reader_at(&guest, &place, Some(&output), paged(mock::HOST));
+    let waits = Waits::new(
+        Arc::new(VcpuClocks::new(1, mock::HOST)),
+        Arc::new(Woken::default()),
+    );
+    let room = waits.open(Gpa(0), 0, 1, false);
+    polled.lock().wait_in(room, OnFull::Discard);
+    let word = || guest.target().read_word(awaited).unwrap();
+    assert_eq!(word(), 1);
+    let away = folder.path().join("away");
+    stuck(&guest, &place, &polled, &output);
+    let drain = Arc::clone(&polled.drain);
+    thread::scope(|scope| {
+        let poller = scope.spawn(|| drain.round());
+        let is_busy = comes(|| polled.told().busy_since.is_some() || poller.is_finished());
+        let is_stuck = !poller.is_finished();
+        drain.leave();
+        let left = word();
+        guest.target().write_word(awaited, 1).unwrap();
+        fs::rename(&output, &away).unwrap();
+        // Also where it has not come to the pipe yet.
+        let mut disk = File::options();
+        let disk = disk.read(true).custom_flags(libc::O_NONBLOCK);
+        let disk = disk.open(away.join("exotrace.json.new"));
+        poller.join().unwrap();
+        drop(disk.unwrap());
+        drain.round();
+        assert!(is_busy && is_stuck);
+        assert_eq!(left, 0, "nobody reads its rings any more");
+        let error = polled.told().error.expect("its trace is gone");
+        assert!(error.contains("is gone"), "{error}");
+        assert_eq!(word(), 1, "it is somebody else's");
+    });
 }

@@ -142,9 +142,15 @@ proptest! {
             prop_assert_eq!(heard.records.len() as u64, reader.delivered());
             accounted += reader.delivered() + losses.records();
             discarded += losses.discarded;
-            prop_assert!(heard.records.windows(2).all(|pair| pair[0].ticks <= pair[1].ticks));
-            for record in &heard.records {
+            let mut last = 0;
+            for (number, record) in heard.records.iter().enumerate() {
                 let call = calls[record.function.index()];
+                match heard.late.contains(&number) {
+                    // Others were delivered before it, so its place says nothing of its time.
+                    true => prop_assert_eq!((record.ticks, record.doubt), (call.time, None)),
+                    false => prop_assert!(last <= record.ticks),
+                }
+                last = last.max(record.ticks);
                 prop_assert!(delivered.insert(record.function), "delivered twice");
                 prop_assert_eq!(call.ring, ring);
                 prop_assert!(call.is_stored);

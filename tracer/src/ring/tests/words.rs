@@ -5,11 +5,11 @@ use std::cell::{Cell, RefCell};
 use terms::function::FunctionId;
 
 use crate::record::Record;
-use crate::ring::geometry::{Geometry, LIMIT_OFF, Lap, Position};
+use crate::ring::geometry::{Geometry, LIMIT_HOLD, LIMIT_OFF, Lap, Position};
 use crate::ring::model::Heard;
 use crate::ring::moment::Moment;
 use crate::ring::reader::{
-    CellWord, Delivered, Losses, Mode, Patience, RingMemory, RingReader, Sink,
+    CellWord, Delivered, Losses, Mode, Patience, RingMemory, RingReader, Sink, is_recording,
 };
 use crate::ring::snapshot::Snapshot;
 use crate::ring::timeline::Timeline;
@@ -25,6 +25,7 @@ struct Words {
     limit: Cell<u64>,
     lost: Cell<u64>,
     slots: RefCell<Vec<u64>>,
+    can_halt: Cell<bool>,
 }
 
 impl RingMemory for Words {
@@ -39,6 +40,10 @@ impl RingMemory for Words {
     fn copy(&self, _ring: u16, slot: u64, into: &mut [u64]) {
         let slot = usize::try_from(slot).unwrap();
         into.copy_from_slice(&self.slots.borrow()[slot..slot + into.len()]);
+    }
+
+    fn can_halt(&self) -> bool {
+        self.can_halt.get()
     }
 }
 
@@ -84,6 +89,7 @@ impl Read {
             limit: Cell::new(0),
             lost: Cell::new(0),
             slots: RefCell::new(vec![0; usize::try_from(geometry.slots()).unwrap()]),
+            can_halt: Cell::new(false),
         };
         let mut reader = RingReader::new(0, geometry, mode, FUNCTIONS);
         reader.initialise(&words);
@@ -366,6 +372,53 @@ fn a_ring_that_is_off_stays_off_whoever_holds_and_releases_it() {
         ring.reader.release(&ring.words);
         ring.drain(100, Patience::Ticks(0));
         assert_eq!(limit(&ring), LIMIT_OFF);
+    }
+}
+
+/// It was once: whoever dumped let a session record again that a trigger had stopped.
+#[test]
+fn what_a_stub_has_ended_no_dump_lets_go_on() {
+    for mode in [Mode::Overwrite, Mode::Discard] {
+        for is_held in [false, true] {
+            let mut ring = Read::new(4096, mode);
+            ring.words.can_halt.set(true);
+            let on = ring.words.limit.get();
+            if is_held {
+                ring.reader.hold(&ring.words);
+                assert_eq!(ring.words.limit.get(), LIMIT_HOLD);
+            }
+            ring.words.limit.set(LIMIT_OFF);
+            if !is_held {
+                ring.reader.hold(&ring.words);
+                assert_eq!(ring.words.limit.get(), LIMIT_OFF);
+            }
+            ring.reader.release(&ring.words);
+            ring.drain(100, Patience::Ticks(0));
+            assert_eq!(ring.words.limit.get(), LIMIT_OFF);
+            assert!(!is_recording(&ring.reader, &ring.words));
+            ring.reader.switch(&ring.words, true);
+            assert_eq!(ring.words.limit.get(), on);
+            // What is held for a dump, also by the stub that has asked for it, goes on after that.
+            ring.words.limit.set(LIMIT_HOLD);
+            ring.reader.hold(&ring.words);
+            ring.reader.release(&ring.words);
+            assert_eq!(ring.words.limit.get(), on);
+        }
+    }
+}
+
+/// A ring that is read while it is held stays so.
+#[test]
+fn a_ring_is_held_until_it_is_released_whoever_reads_it() {
+    for can_halt in [false, true] {
+        let mut ring = Read::new(4096, Mode::Discard);
+        ring.words.can_halt.set(can_halt);
+        let on = ring.words.limit.get();
+        ring.reader.hold(&ring.words);
+        ring.drain(100, Patience::Ticks(0));
+        assert_eq!(ring.words.limit.get(), LIMIT_HOLD);
+        ring.reader.release(&ring.words);
+        assert_eq!(ring.words.limit.get(), on);
     }
 }
 

@@ -143,7 +143,12 @@ fn a_late_writer_is_delivered_while_its_slot_is_its_own() {
     assert_eq!(reader.losses().records(), 0);
     // Its reader is told that others went before.
     assert_eq!(heard.late, [10]);
-    assert_eq!(heard.records[10].position, small().first());
+    let late = heard.records[10];
+    assert_eq!(late.position, small().first());
+    // Its own time, as of any other.
+    let (calls, _) = host.guest.calls();
+    assert_eq!(late.ticks, calls[0].time);
+    assert!(late.ticks < heard.records[9].ticks);
 }
 
 /// It has compared the head of one ring, with that ring's number, with the limit of another.
