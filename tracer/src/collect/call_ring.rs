@@ -99,8 +99,11 @@ impl CallRing {
     }
 
     /// Records are taken out from now on, or not any more.
-    pub const fn set_written(&mut self, is_written: bool) {
+    pub fn set_written(&mut self, is_written: bool) {
         self.is_written = is_written;
+        if !is_written {
+            self.gaps.clear();
+        }
     }
 
     /// Lets stubs record, or stops them.
@@ -111,11 +114,15 @@ impl CallRing {
     /// Nothing was recorded for some time up to now, whatever was open is not certain any more: that is said after all that
     /// the ring had at the last look, also of what is still waited for.
     pub fn note_gap(&mut self, now_ns: u64) {
-        let head = self.source.reader.head();
-        self.gaps.push_back(Gap {
-            head,
+        let gap = Gap {
+            head: self.source.reader.head(),
             until_ns: now_ns,
-        });
+        };
+        match self.gaps.back_mut() {
+            // Nothing came between them.
+            Some(last) if last.head == gap.head => *last = gap,
+            _ => self.gaps.push_back(gap),
+        }
         self.say_gaps(None);
     }
 

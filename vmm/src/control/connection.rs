@@ -382,7 +382,7 @@ mod tests {
     fn who_listens_is_told_after_the_reply_and_has_to_stay_for_it() {
         let (mut connection, mut client) = pair();
         let subscriptions = Subscriptions::new(Bell::new().unwrap());
-        let (subscription, listener) = subscriptions.make("one");
+        let (subscription, listener) = subscriptions.make("one").unwrap();
         let mut fresh = Some(subscription);
         client.write_all(b"x\n").unwrap();
         client.shutdown(std::net::Shutdown::Write).unwrap();

@@ -1,16 +1,19 @@
 //! What clients listen to: sessions as they are recorded, told by notifications.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use trace::live::{Listener, LiveEvent, Tail, tail};
 
-use super::protocol::notification;
+use super::protocol::{RpcError, notification};
 use crate::bell::Bell;
 
 /// Events in one notification.
 const EVENTS_MAX: usize = 256;
+/// Subscriptions of all clients: each keeps what its client has not read yet.
+const SUBSCRIPTIONS_MAX: usize = 256;
 
 /// The notification that brings events.
 pub const EVENTS: &str = "events";
@@ -66,6 +69,21 @@ pub struct Subscription {
     session: String,
     tail: Tail,
     has_ended: bool,
+    /// One of those that are counted.
+    _counted: Arc<()>,
+}
+
+/// There is no room for one more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "clients listen {SUBSCRIPTIONS_MAX} times already, which is as often as they can: close a connection that is not listened to any more"
+)]
+pub struct NoRoom;
+
+impl From<NoRoom> for RpcError {
+    fn from(error: NoRoom) -> Self {
+        Self::failed(error)
+    }
 }
 
 impl Subscription {
@@ -99,29 +117,38 @@ impl Subscription {
 pub struct Subscriptions {
     bell: Bell,
     fresh: VecDeque<Subscription>,
+    /// Each that is alive has a share in this.
+    alive: Arc<()>,
 }
 
 impl Subscriptions {
     /// None yet.
     #[must_use]
-    pub const fn new(bell: Bell) -> Self {
+    pub fn new(bell: Bell) -> Self {
         Self {
             bell,
             fresh: VecDeque::new(),
+            alive: Arc::default(),
         }
     }
 
     /// One of this session, and the listener that it hears by.
-    #[must_use]
-    pub fn make(&self, session: &str) -> (Subscription, Listener) {
+    ///
+    /// # Errors
+    /// [`NoRoom`].
+    pub fn make(&self, session: &str) -> Result<(Subscription, Listener), NoRoom> {
+        if Arc::strong_count(&self.alive) > SUBSCRIPTIONS_MAX {
+            return Err(NoRoom);
+        }
         let bell = self.bell.clone();
         let (tail, listener) = tail(move || bell.ring());
         let subscription = Subscription {
             session: session.to_owned(),
             tail,
             has_ended: false,
+            _counted: Arc::clone(&self.alive),
         };
-        (subscription, listener)
+        Ok((subscription, listener))
     }
 
     /// For the client that is being answered.
@@ -132,5 +159,22 @@ impl Subscriptions {
     /// What the request that was answered last has brought.
     pub fn take(&mut self) -> Option<Subscription> {
         self.fresh.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_can_listen_than_there_is_room_for() {
+        let subscriptions = Subscriptions::new(Bell::new().unwrap());
+        let make = || subscriptions.make("one");
+        let mut all: Vec<_> = (0..SUBSCRIPTIONS_MAX).map(|_| make().unwrap()).collect();
+        assert_eq!(make().err(), Some(NoRoom));
+        // It has room again when one goes.
+        all.pop();
+        all.push(make().unwrap());
+        assert_eq!(make().err(), Some(NoRoom));
     }
 }

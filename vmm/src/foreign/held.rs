@@ -90,7 +90,11 @@ impl HeldThread {
             options |= Options::from_bits_retain(libc::PTRACE_O_SUSPEND_SECCOMP);
         }
         super::ptrace::keep_stops();
-        ptrace::seize(pid, options).map_err(refused(thread, "seizing it"))?;
+        let what = match unfiltered {
+            true => "seizing it, whose system calls are filtered, which takes CAP_SYS_ADMIN, too",
+            false => "seizing it",
+        };
+        ptrace::seize(pid, options).map_err(refused(thread, what))?;
         Ok(Self {
             thread: pid,
             is_gone: false,

@@ -68,6 +68,17 @@ impl<'p> Slots<'p> {
 }
 
 impl Slots<'_> {
+    /// What is looked through in between makes no call, which would look at the time.
+    fn check_deadline(&self) -> Result<(), ForeignError> {
+        match Instant::now() < self.deadline {
+            true => Ok(()),
+            false => Err(ForeignError::Late {
+                thread: self.parked.thread(),
+                what: "the guest's memory was looked for",
+            }),
+        }
+    }
+
     /// Sets a slot; of size 0, takes it away.
     ///
     /// # Errors
@@ -301,6 +312,7 @@ pub(super) fn find(
     let is_all = |mapping: &&Mapping| mapping.bytes >= end - MIB;
     for mapping in mappings.iter().filter(is_all) {
         for base in bases(mapping, end) {
+            slots.check_deadline()?;
             if !proof.fits(base, end) {
                 continue;
             }

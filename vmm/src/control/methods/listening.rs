@@ -15,7 +15,7 @@ pub struct Subscribed {
 methods! {
     /// Tell this client what a session records, as it comes, by notifications
     Subscribe(OfSession) "subscribe" -> Subscribed: |of, on| {
-        let (subscription, listener) = on.subscriptions().make(&of.session.0);
+        let (subscription, listener) = on.subscriptions().make(&of.session.0)?;
         on.tracing().0.session(&of.session.0)?.listen(listener)?;
         on.subscriptions().add(subscription);
         Subscribed { session: of.session.0 }
