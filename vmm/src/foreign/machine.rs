@@ -145,16 +145,7 @@ impl Foreign {
         slots.forget_trial()?;
         close_left(&process, &mut slots)?;
         let ram = find(&process, &mut slots, &registers)?;
-        if slots.are_logged {
-            log::warn!(
-                "KVM notes which pages of this guest are written: it is being migrated, or its snapshots are by difference. What of it is \
-                 copied while it is traced leads to memory that is not in the copy: let it go before that"
-            );
-        }
-        for Range { guest, host } in ram.ranges() {
-            let (start, end) = (guest.start.0, guest.end());
-            log::debug!("RAM {start:#x}-{end:#x} at {host:#x} of its VMM");
-        }
+        tell(&ram, slots.are_logged);
         let (bits, end) = (physical_bits(&cpuid), ram.end());
         let Some((window, file)) = window(&process, &mut slots, bits, end)? else {
             return Ok(None);
@@ -437,6 +428,20 @@ impl Drop for Foreign {
                 "tracing memory is left in the guest: {error}; `vmm attach --restore` takes it away"
             );
         }
+    }
+}
+
+/// Says where the guest's RAM is, and what somebody else does with it.
+fn tell(ram: &RemoteRam, is_logged: bool) {
+    for Range { guest, host } in ram.ranges() {
+        let (start, end) = (guest.start.0, guest.end());
+        log::debug!("RAM {start:#x}-{end:#x} at {host:#x} of its VMM");
+    }
+    if is_logged {
+        log::warn!(
+            "KVM notes which pages of this guest are written: it is being migrated, or its snapshots are by difference. What of it is \
+             copied while it is traced leads to memory that is not in the copy: let it go before that"
+        );
     }
 }
 
