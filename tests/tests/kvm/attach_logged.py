@@ -8,7 +8,7 @@ import struct
 import sys
 import threading
 
-CREATE_VM, CREATE_VCPU, RUN = 0xAE01, 0xAE41, 0xAE80
+CREATE_VM, CREATE_VCPU, RUN, GET_STATISTICS = 0xAE01, 0xAE41, 0xAE80, 0xAECE
 SET_MEMORY, GET_LOG = 0x4020AE46, 0x4010AE42
 GET_SREGS, SET_SREGS, SET_REGS = 0x8138AE83, 0x4138AE84, 0x4090AE82
 SLOT, LOGS, BYTES = 3, 1, 64 << 20
@@ -17,6 +17,12 @@ CODE = 0x200000
 memory = mmap.mmap(-1, BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
 vm = fcntl.ioctl(os.open("/dev/kvm", os.O_RDWR), CREATE_VM, 0)
+# What is no other machine: a duplicate, and its statistics, where this host has them.
+again = os.dup(vm)
+try:
+    statistics = fcntl.ioctl(vm, GET_STATISTICS, 0)
+except OSError:
+    pass
 fcntl.ioctl(vm, SET_MEMORY, struct.pack("IIQQQ", SLOT, LOGS, 0, BYTES, address))
 
 # Page tables that map the first 2 MiB pages where they are, and an instruction that jumps to itself.

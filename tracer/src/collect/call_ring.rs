@@ -43,6 +43,9 @@ pub(super) struct Shared<'a> {
 /// One ring, for who reads it and who asks.
 pub(super) type SharedCallRing = Arc<Mutex<CallRing>>;
 
+/// Gaps that wait until it is known what was before them.
+const GAPS_MAX: usize = 1 << 10;
+
 /// Nothing was recorded for some time.
 #[derive(Debug, Clone, Copy)]
 struct Gap {
@@ -118,12 +121,14 @@ impl CallRing {
             head: self.source.reader.head(),
             until_ns: now_ns,
         };
-        match self.gaps.back_mut() {
-            // Nothing came between them.
-            Some(last) if last.head == gap.head => *last = gap,
-            _ => self.gaps.push_back(gap),
-        }
+        self.gaps.push_back(gap);
         self.say_gaps(None);
+        // Calls of other rings lie between them, so each is said; too early where a guest makes that many.
+        if self.gaps.len() > GAPS_MAX
+            && let Some(gap) = self.gaps.pop_front()
+        {
+            self.say_gap(gap, None);
+        }
     }
 
     /// Whether the next gap is one of which all has been read that was before it.
@@ -136,18 +141,23 @@ impl CallRing {
     /// Says those of which all has been read that was before them. What comes after the last is later than `looked_ns`, if that is
     /// known. Whether there were any.
     fn say_gaps(&mut self, looked_ns: Option<u64>) -> bool {
-        let origin = Origin::Calls(self.source.reader.ring());
         let mut has_said = false;
         while self.is_at_gap()
             && let Some(gap) = self.gaps.pop_front()
         {
-            self.backlog.push(Batch {
-                looked_ns: looked_ns.filter(|_| !self.is_at_gap()),
-                ..Batch::of(origin, gap.until_ns, RecordKind::Lost(0))
-            });
+            let looked_ns = looked_ns.filter(|_| !self.is_at_gap());
+            self.say_gap(gap, looked_ns);
             has_said = true;
         }
         has_said
+    }
+
+    fn say_gap(&mut self, gap: Gap, looked_ns: Option<u64>) {
+        let origin = Origin::Calls(self.source.reader.ring());
+        self.backlog.push(Batch {
+            looked_ns,
+            ..Batch::of(origin, gap.until_ns, RecordKind::Lost(0))
+        });
     }
 
     /// Looks at the head.

@@ -9,7 +9,7 @@ use std::fmt;
 
 use terms::addr::{Gpa, Gva};
 use terms::quantity::counted;
-use terms::region::{Region, common, joined};
+use terms::region::{any_holds, common, joined};
 
 use super::{ApplyError, Engine};
 use crate::introspection::{Introspection, Returns, Untold};
@@ -21,6 +21,8 @@ use crate::window::title::MirrorMemory;
 /// Bytes that are looked at in one piece: a core's own cache holds them, and a call in another process is worth it.
 const PIECE: usize = 256 << 10;
 
+/// Bytes of a word.
+const WORD: u64 = 8;
 /// Words that are remembered, to be asked of the kernel once more: a guest can fill its memory with them.
 const PLACES_MAX: usize = 1 << 12;
 
@@ -213,7 +215,7 @@ fn inside(
             let bytes = piece.get_mut(..length.min(PIECE)).unwrap_or_default();
             target.read_physical(at, bytes)?;
             let words = stubs.words(at, bytes);
-            for place in words.filter(|(at, _)| !is_in(&returns.unused, *at)) {
+            for place in words.filter(|(at, _)| !any_holds(&returns.unused, *at, WORD)) {
                 found.words += 1;
                 found.first.get_or_insert(place);
                 if places.len() < PLACES_MAX {
@@ -228,7 +230,7 @@ fn inside(
     if let Some(kernel) = kernel.filter(|_| are_all) {
         let at: Vec<Gpa> = places.iter().map(|(at, _)| *at).collect();
         let beside = kernel.beside_returns(&target, target.vcpus(), &at, &as_it_lies);
-        places.retain(|(at, _)| !is_in(&beside, *at));
+        places.retain(|(at, _)| !any_holds(&beside, *at, WORD));
         found.words = places.len() as u64;
         found.first = places.first().copied();
     }
@@ -245,15 +247,10 @@ impl Stubs {
     }
 }
 
-/// Whether a word lies in one of these parts.
-fn is_in(parts: &[Region], at: Gpa) -> bool {
-    let after = parts.partition_point(|part| part.start <= at);
-    let before = parts.get(..after).and_then(<[Region]>::last);
-    before.is_some_and(|part| part.holds(at, 8))
-}
-
 #[cfg(test)]
 mod tests {
+    use terms::region::Region;
+
     use super::*;
     use crate::mock::{MockKernel, MockTarget};
     use crate::target::TextMemory;

@@ -160,9 +160,11 @@ impl MockGuest {
         };
         let at = |offset: i32| cell.wrapping_add(u64::from(offset.unsigned_abs()));
         let head = target.read_word(at(HEAD))?;
-        if head >= target.read_word(at(LIMIT))? {
+        let limit = target.read_word(at(LIMIT))?;
+        if head >= limit {
             let lost = target.read_word(at(LOST))?;
-            target.write_word(at(LOST), lost.wrapping_add(1))?;
+            let counted = u64::from(limit != LIMIT_OFF);
+            target.write_word(at(LOST), lost.wrapping_add(counted))?;
             return Ok(false);
         }
         let Some(position) = Position::of_word(head, vcpu) else {

@@ -17,7 +17,6 @@
 //! the record's lap mark tells the reader of which lap it is. What the reader does with
 //! slots that are reserved and not written is in [`reader`].
 
-mod discards;
 pub mod geometry;
 #[cfg(test)]
 mod model;

@@ -17,7 +17,6 @@
 
 use terms::function::FunctionId;
 
-use super::discards::Discards;
 use super::geometry::{Geometry, LIMIT_HOLD, LIMIT_NONE, LIMIT_OFF, Lap, Position};
 use super::pending::Pending;
 use super::run::{BATCH, Columns, Expected, Run};
@@ -244,7 +243,6 @@ pub struct RingReader {
     doubts: TimeDoubts,
     on: bool,
     is_held: bool,
-    discards: Discards,
     /// Who has asked for room, where vCPUs wait.
     pub(crate) asks: Asks,
 }
@@ -303,7 +301,6 @@ impl RingReader {
             doubts: TimeDoubts::default(),
             on: false,
             is_held: false,
-            discards: Discards::NONE,
             asks: Asks::default(),
         }
     }
@@ -343,14 +340,7 @@ impl RingReader {
     /// Lets stubs record, or stops them without touching text.
     pub fn switch(&mut self, memory: &impl RingMemory, on: bool) {
         self.on = on;
-        if !on {
-            self.store_limit(memory);
-        }
-        let count = memory.load(self.ring, CellWord::Lost);
-        self.discards.switch(on, count);
-        if on {
-            self.store_limit(memory);
-        }
+        self.store_limit(memory);
     }
 
     /// Has stubs that record count each call as lost instead, until [`Self::release`]: what the ring holds stays. Returns
@@ -787,12 +777,8 @@ pub fn is_recording(reader: &RingReader, memory: &impl RingMemory) -> bool {
     reader.on && !(memory.can_halt() && is_halted())
 }
 
-/// How many calls stubs have counted so far because the ring was full, or held: not those of while it was closed.
+/// How many calls stubs have counted so far because the ring was full, or held.
 #[must_use]
 pub fn discarded(reader: &RingReader, memory: &impl RingMemory) -> u64 {
-    let count = memory.load(reader.ring, CellWord::Lost);
-    match memory.can_halt() {
-        true => reader.discards.of(count),
-        false => count,
-    }
+    memory.load(reader.ring, CellWord::Lost)
 }

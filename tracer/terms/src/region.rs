@@ -42,6 +42,14 @@ pub fn joined(mut regions: Vec<Region>) -> Vec<Region> {
     all
 }
 
+/// Whether all of `bytes` at `at` lie in one of these, which are in ascending order and without overlap.
+#[must_use]
+pub fn any_holds(regions: &[Region], at: Gpa, bytes: u64) -> bool {
+    let after = regions.partition_point(|region| region.start <= at);
+    let before = regions.get(..after).and_then(<[Region]>::last);
+    before.is_some_and(|region| region.holds(at, bytes))
+}
+
 /// What is in both, of which each is in ascending order and without overlap.
 #[must_use]
 pub fn common(one: &[Region], other: &[Region]) -> Vec<Region> {

@@ -75,9 +75,10 @@ pub fn folder(place: &Path) -> &Path {
 fn hold(directory: &Path) -> io::Result<File> {
     let fresh = directory.join(format!("{MARK}.new"));
     let mark = File::create_new(&fresh)?;
-    mark.try_lock()?;
-    // Whoever sees it sees it locked.
-    fs::rename(fresh, directory.join(MARK))?;
+    // Whoever sees it sees it locked. Where files cannot be locked, nobody sees it, and what a killed one leaves stays.
+    if mark.try_lock().is_ok() {
+        fs::rename(fresh, directory.join(MARK))?;
+    }
     Ok(mark)
 }
 

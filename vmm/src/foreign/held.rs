@@ -372,13 +372,16 @@ impl Drop for HeldThread {
         let rest = Rest::until(Instant::now() + LET_GO);
         while !self.has_been_let_go() {
             if !rest.a_moment() {
-                let late = Self {
+                let mut late = Some(Self {
                     is_gone: false,
                     at: Cell::new(None),
                     ..*self
-                };
-                // A thread that ends lets go whatever it holds.
-                let _ = LATE.try_with(|all| all.borrow_mut().push(late));
+                });
+                let kept = LATE.try_with(|all| all.borrow_mut().extend(late.take()));
+                // A thread that ends lets go whatever it holds: nothing more is done about it, least of all this again.
+                if let (Err(_), Some(late)) = (kept, &mut late) {
+                    late.is_gone = true;
+                }
                 return;
             }
         }
@@ -611,6 +614,22 @@ mod tests {
         let again = HeldThread::seize(stuck.child.id().cast_signed(), false).unwrap();
         assert_eq!(LATE.with_borrow(Vec::len), 0);
         drop(again);
+        stuck.goes_on();
+    }
+
+    /// Its end was once waited for by who was to forget it, and that by the next one, for ever.
+    #[test]
+    fn a_thread_that_ends_leaves_who_does_not_stop_to_the_system() {
+        let stuck = Stuck::start();
+        let number = stuck.child.id().cast_signed();
+        let ends = std::thread::spawn(move || {
+            let thread = HeldThread::seize(number, false).unwrap();
+            thread.interrupt().unwrap();
+            drop(thread);
+            LATE.with_borrow(Vec::len)
+        });
+        assert_eq!(ends.join().unwrap(), 1);
+        // It goes on, and nobody holds it.
         stuck.goes_on();
     }
 

@@ -15,7 +15,6 @@ use tracer::target::VcpuRegisters;
 
 use super::backing::map_all;
 use super::error::ForeignError;
-use super::held::let_late_go;
 use super::kernel_watch::KernelWatch;
 use super::lock;
 use super::memory::{ForeignRam, Range, RemoteRam};
@@ -260,7 +259,6 @@ impl Foreign {
 
     /// Looks, now and then, whether the kernel still runs. True when it does not.
     pub(crate) fn has_lost_kernel(&mut self) -> bool {
-        let_late_go();
         let due = self.kernel.take_if(|kernel| kernel.is_due());
         let Some(mut kernel) = due else {
             return false;

@@ -37,5 +37,6 @@ mod vcpus;
 mod way_back;
 mod window;
 
+pub(crate) use held::let_late_go;
 pub use machine::Foreign;
 pub use standing::while_nobody_stands;

@@ -307,4 +307,29 @@ mod tests {
         assert!(matches!(error, StopError::NoRegisters { vcpu: 1 }));
         vcpus[0].wait_until(VcpuState::Running, LONG);
     }
+
+    /// It was once the end of whatever it had rested for since: for room in a ring, for one.
+    #[test]
+    fn a_pause_ends_where_its_vcpus_first_go_on() {
+        let gate = Arc::new(Gate::default());
+        let vcpus = [FakeVcpu::start(0, &gate)];
+        let holders = machine(&vcpus, &gate);
+        let handle = &holders.vcpus()[0];
+        let went_on = |released| handle.resumed_after(released, released + LONG);
+        holders.hold(LONG).unwrap();
+        let released = Instant::now();
+        holders.release();
+        vcpus[0].wait_until(VcpuState::Running, LONG);
+        let first = went_on(released).unwrap();
+        vcpus[0].begin_rest();
+        vcpus[0].end_rest();
+        assert_eq!(went_on(released), Some(first));
+        // For one that rests for its own reason the pause is over when it is released.
+        vcpus[0].begin_rest();
+        let released = Instant::now();
+        handle.release();
+        let after = Instant::now();
+        vcpus[0].end_rest();
+        assert!(went_on(released).unwrap() <= after);
+    }
 }

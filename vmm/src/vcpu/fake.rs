@@ -68,6 +68,18 @@ impl FakeVcpu {
         self.conduct.nested.store(times, Ordering::SeqCst);
     }
 
+    /// It rests for a reason of its own.
+    pub(crate) fn begin_rest(&self) {
+        self.shared.lock().state = VcpuState::Waiting;
+    }
+
+    /// Its own reason is over.
+    pub(crate) fn end_rest(&self) {
+        let mut mailbox = self.shared.lock();
+        mailbox.state = VcpuState::Running;
+        mailbox.resumed.get_or_insert_with(Instant::now);
+    }
+
     /// Waits until it is in this state.
     pub(crate) fn wait_until(&self, state: VcpuState, patience: Duration) {
         let deadline = Instant::now() + patience;
@@ -119,6 +131,6 @@ fn park(shared: &Shared, conduct: &Conduct) {
         mailbox = shared.lock();
     }
     mailbox.state = VcpuState::Running;
-    mailbox.resumed = Some(Instant::now());
+    mailbox.resumed.get_or_insert_with(Instant::now);
     shared.acknowledged.notify_all();
 }

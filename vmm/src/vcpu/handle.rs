@@ -102,6 +102,8 @@ impl VcpuHandle {
     /// [`VcpuHandle::untrap`].
     pub(crate) fn release(&self) {
         let mut mailbox = self.shared.lock();
+        // Who rests for another reason goes on when that is over: the pause is over for it now.
+        mailbox.resumed = (mailbox.state != VcpuState::Parked).then(Instant::now);
         self.shared.give(&mut mailbox, Order::Run);
     }
 
@@ -151,7 +153,9 @@ impl VcpuHandle {
         let wanted = self.shared.want_pass();
         let mut mailbox = self.shared.lock();
         let running = mailbox.state == VcpuState::Running;
-        mailbox.asked = running.then(Instant::now);
+        // It may have come by on its way since.
+        let is_due = running && mailbox.passed < wanted;
+        mailbox.asked = is_due.then(Instant::now);
         drop(mailbox);
         if running && let Some(thread) = &self.thread {
             kick::kick(thread);

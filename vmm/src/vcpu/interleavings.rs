@@ -157,7 +157,7 @@ impl Vcpu {
                 break;
             };
             mailbox.state = VcpuState::Running;
-            mailbox.resumed = Some(Instant::now());
+            mailbox.resumed.get_or_insert_with(Instant::now);
             drop(mailbox);
             self.shared.acknowledged.notify_all();
         }

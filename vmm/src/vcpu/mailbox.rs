@@ -129,7 +129,7 @@ pub(super) struct Mailbox {
     pub(super) asked: Option<Instant>,
     /// From asking for a pass until it was made, all of them together.
     pub(super) away: Duration,
-    /// When the thread last went on its way into the guest.
+    /// When the thread went on its way into the guest after it was released last; none before it has.
     pub(super) resumed: Option<Instant>,
 }
 

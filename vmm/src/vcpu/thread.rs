@@ -453,7 +453,8 @@ impl Vcpu {
         self.wait = None;
         mailbox.state = VcpuState::Running;
         mailbox.registers = None;
-        mailbox.resumed = Some(Instant::now());
+        // Of the last pause; it may have rested for another reason since.
+        mailbox.resumed.get_or_insert_with(Instant::now);
         drop(mailbox);
         shared.acknowledged.notify_all();
         kick::serialise_core();

@@ -18,7 +18,7 @@ fn copy(folder: &Path, rings: u16) -> Output {
     Output::create(&folder.join("copy"), true, &image, metadata, stream).unwrap()
 }
 
-/// A stub that ends recording once opened them, as far as counting goes.
+/// What ends recording leaves them closed: opened as far as counting goes, they would count.
 #[test]
 fn calls_of_a_vcpu_that_is_left_out_are_not_lost_whoever_ends_recording() {
     let folder = tempfile::tempdir().unwrap();
@@ -42,9 +42,8 @@ fn calls_of_a_vcpu_that_is_left_out_are_not_lost_whoever_ends_recording() {
         polled.lock().record_only(OnlyVcpus::new(&[0], 2).unwrap());
         polled.lock().switch(true);
         assert_eq!(limits(), [LIMIT_NONE, LIMIT_OFF]);
-        for ring in [0, 1] {
-            guest.target().write_word(limit(ring), LIMIT_HOLD).unwrap();
-        }
+        // As a stub does, to those that are open.
+        guest.target().write_word(limit(0), LIMIT_HOLD).unwrap();
         call(0, 3);
         call(1, 5);
         let lost = |polled: &Polled| {
@@ -56,8 +55,7 @@ fn calls_of_a_vcpu_that_is_left_out_are_not_lost_whoever_ends_recording() {
         let copy = copy(folder.path(), 2);
         let (dumped, held) = polled.lock().dumping().dump(copy, false, 0).unwrap();
         assert_eq!(dumped.lost, 3);
-        assert_eq!(limits(), [LIMIT_NONE, LIMIT_OFF], "it is closed again");
-        guest.target().write_word(limit(1), LIMIT_HOLD).unwrap();
+        assert_eq!(limits(), [LIMIT_NONE, LIMIT_OFF]);
         call(1, 5);
         let since = polled.lock().dumping().lost_since(&held.unwrap());
         assert_eq!((since, lost(&polled)), (0, [3, 0]));

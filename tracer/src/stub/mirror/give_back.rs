@@ -16,7 +16,7 @@
 use std::ops::Range;
 
 use terms::addr::{Gpa, Gva};
-use terms::region::Region;
+use terms::region::{Region, any_holds};
 
 use super::PAGE;
 use super::stacks::is_free;
@@ -26,6 +26,8 @@ use crate::target::{MemoryError, StoppedTarget, TextMemory};
 use crate::window::title::MirrorMemory;
 
 const WORD: usize = 8;
+/// Where a frame says where its thread goes on.
+const FRAME_WORD: u64 = 8;
 
 /// More than a stub and the routines that it calls keep on a stack.
 const KEPT: u64 = 256;
@@ -45,7 +47,7 @@ const ACROSS: usize = 3 * WORD;
 const ASKED_MAX: usize = 1 << 12;
 
 /// Puts return addresses back where addresses that `is_stub` says lie on stacks, but of who is in a stub. Nobody returns by what the
-/// kernel has said is not used of the guest's memory, sorted or not: what an interrupt has left there is long over; of more it is
+/// kernel has said is not used of the guest's memory, in ascending order and without overlap: what an interrupt has left there is long over; of more it is
 /// asked. Returns how many.
 ///
 /// # Errors
@@ -59,12 +61,9 @@ pub fn give_back(
     let (mut stack, mut kept) = (page(), page());
     let stacks = Stacks::with_stubs(target, mirror, &is_stub)?;
     let mut in_stubs = stacks.interrupted(target, &is_stub);
-    in_stubs.retain(|(frame, _)| physical(target, *frame).is_none_or(|at| !is_in(unused, at)));
-    if let Some(kernel) = kernel {
-        leave_out_old(target, kernel, &mut in_stubs, |slot, there| {
-            stacks.own_return(target, slot, there, &is_stub)
-        });
-    }
+    leave_out_old(target, (kernel, unused), &mut in_stubs, |slot, there| {
+        stacks.own_return(target, slot, there, &is_stub)
+    });
     let executing = executing(target, &is_stub);
     let mut given = 0;
     for (at, lies) in stacks.0 {
@@ -152,7 +151,7 @@ impl Stacks {
 /// Leaves out the frames of which the kernel says that nobody goes on there.
 fn leave_out_old(
     target: &(impl StoppedTarget + ?Sized),
-    kernel: &dyn Introspection,
+    (kernel, unused): (Option<&dyn Introspection>, &[Region]),
     frames: &mut Vec<(Gva, u64)>,
     own: impl Fn(Gva, Gva) -> Gva,
 ) {
@@ -162,12 +161,11 @@ fn leave_out_old(
     let lie = frames.iter().map(|(frame, _)| physical(target, *frame));
     let lie: Vec<Option<Gpa>> = lie.collect();
     let places: Vec<Gpa> = lie.iter().copied().flatten().collect();
-    let old = kernel.beside_returns(&target, target.vcpus(), &places, &own);
+    let old = kernel.map(|kernel| kernel.beside_returns(&target, target.vcpus(), &places, &own));
+    let old = old.unwrap_or_default();
+    let is_over = |at| any_holds(unused, at, FRAME_WORD) || any_holds(&old, at, FRAME_WORD);
     let mut lie = lie.into_iter();
-    frames.retain(|_| {
-        let at = lie.next().flatten();
-        at.is_none_or(|at| !is_in(&old, at))
-    });
+    frames.retain(|_| !lie.next().flatten().is_some_and(is_over));
 }
 
 /// What vCPUs that execute stubs keep.
@@ -234,11 +232,6 @@ fn physical(target: &(impl StoppedTarget + ?Sized), at: Gva) -> Option<Gpa> {
     let mut roots = vcpus.filter_map(|vcpu| PageTableRoot::of_text(target, vcpu, at).ok());
     let found = roots.find_map(|root| translate(target, root, at).ok());
     found.map(|found| found.physical)
-}
-
-/// Whether a word there lies in one of these parts of memory.
-fn is_in(parts: &[Region], at: Gpa) -> bool {
-    parts.iter().any(|part| part.holds(at, WORD as u64))
 }
 
 fn page() -> Vec<u8> {
@@ -455,7 +448,8 @@ mod tests {
         };
         let kernel = MockKernel(Returns::anywhere(Untold::Unknown), vec![all]);
         let left = |target: &MockTarget, mut frames: Vec<(Gva, u64)>| {
-            leave_out_old(target, &kernel, &mut frames, |_, there| there);
+            let told: (Option<&dyn Introspection>, _) = (Some(&kernel), &[][..]);
+            leave_out_old(target, told, &mut frames, |_, there| there);
             frames.len()
         };
         assert_eq!(left(&target, frames().collect()), ASKED_MAX + 1);
