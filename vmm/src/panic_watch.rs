@@ -53,16 +53,17 @@ impl PanicWatch {
         Some(vcpu)
     }
 
-    /// Whether the kernel that runs is still the one whose word this is: another one (kexec) uses that memory as it
-    /// likes.
+    /// Whether the kernel that runs is no longer the one whose word this is: another one (kexec) uses that memory as it
+    /// likes. Where no vCPU is online nobody knows (KVM resets some that crash), and the word is believed.
     #[must_use]
-    pub fn is_of(&self, vcpus: &[VcpuRegisters], memory: &impl PhysicalMemory) -> bool {
-        let mut running = vcpus.iter().filter(|vcpu| vcpu.online);
-        running.any(|vcpu| {
+    pub fn is_anothers(&self, vcpus: &[VcpuRegisters], memory: &impl PhysicalMemory) -> bool {
+        let is_ours = |vcpu: &VcpuRegisters| {
             let root = PageTableRoot::of_text(memory, vcpu, self.address);
             let seen = root.and_then(|root| translate(memory, root, self.address));
             seen.is_ok_and(|seen| seen.physical == self.word)
-        })
+        };
+        let mut running = vcpus.iter().filter(|vcpu| vcpu.online).peekable();
+        running.peek().is_some() && !running.any(is_ours)
     }
 
     /// The vCPU that panics.
@@ -84,6 +85,34 @@ mod tests {
     use super::*;
     use crate::layout;
     use crate::memory::Ram;
+
+    #[test]
+    fn a_vcpu_that_is_online_tells_whose_the_word_is() {
+        let ram = Ram::create(layout::MEMORY_MIN_MIB, 0x1000).unwrap();
+        let watch = |word| PanicWatch {
+            address: Gva(0x123),
+            word: Gpa(word),
+            vcpus: 2,
+            seen: None,
+        };
+        // One page of 1 GiB, at 0.
+        ram.write(Gpa(0x2000), &0x3003u64.to_le_bytes()).unwrap();
+        ram.write(Gpa(0x3000), &0x83u64.to_le_bytes()).unwrap();
+        let reset = VcpuRegisters::default();
+        let running = VcpuRegisters {
+            online: true,
+            cr0: 0x8000_0001,
+            cr3: 0x2000,
+            cr4: 1 << 5,
+            efer: 0x500,
+            ..reset
+        };
+        let is_anothers = |word, vcpus: &[_]| watch(word).is_anothers(vcpus, ram.memory());
+        assert!(!is_anothers(0x123, &[reset, running]));
+        assert!(is_anothers(0x456, &[reset, running]));
+        assert!(!is_anothers(0x456, &[reset, reset]));
+        assert!(!is_anothers(0x456, &[]));
+    }
 
     #[test]
     fn only_the_number_of_a_vcpu_is_a_panic() {

@@ -149,11 +149,11 @@ impl<P: Provider> Run<P> {
     pub fn look_for_panic(&mut self) {
         let Some(watch) = &mut self.panic else { return };
         if let Some(vcpu) = watch.look(self.guest.memory()) {
-            let is_ours = self.guest.stop().map(|stopped| {
+            let is_anothers = self.guest.stop().map(|stopped| {
                 let vcpus = StoppedTarget::vcpus(&stopped);
-                watch.is_of(vcpus, self.guest.memory())
+                watch.is_anothers(vcpus, self.guest.memory())
             });
-            if is_ours.is_ok_and(|is_ours| !is_ours) {
+            if is_anothers.is_ok_and(|is_anothers| is_anothers) {
                 log::warn!("another kernel runs in the guest now: whether it panics is not seen");
                 self.panic = None;
                 return;

@@ -16,6 +16,8 @@ const QUEUE_SOFT_LIMIT: usize = 1 << 20;
 /// Bytes that are written at a time: a pipe takes so many as a whole or not at all (`PIPE_BUF`), so that it is known how many
 /// wait for one that takes none.
 const PIECE: usize = 4096;
+/// How long a stdout that takes nothing, and does not wait itself (`O_NONBLOCK`), is left alone.
+const STALL: Duration = Duration::from_millis(5);
 /// How often a waiting vCPU looks whether it is to pause.
 const ROOM_POLL: Duration = Duration::from_millis(1);
 
@@ -175,11 +177,30 @@ fn write_out(shared: &Shared, mut out: impl Write) {
 fn write_chunk(shared: &Shared, out: &mut impl Write, chunk: &VecDeque<u8>) -> io::Result<()> {
     let (front, back) = chunk.as_slices();
     for piece in front.chunks(PIECE).chain(back.chunks(PIECE)) {
-        out.write_all(piece)?;
-        out.flush()?;
-        shared.lock().unwritten -= piece.len();
+        let mut rest = piece;
+        while !rest.is_empty() {
+            let taken = patiently(|| out.write(rest))?.min(rest.len());
+            if taken == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            patiently(|| out.flush())?;
+            rest = rest.get(taken..).unwrap_or_default();
+            shared.lock().unwritten -= taken;
+        }
     }
     Ok(())
+}
+
+/// Asks until stdout has taken something, or refuses: whoever has the same terminal or pipe can have made it one that does
+/// not wait.
+fn patiently<T>(mut ask: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match ask() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(STALL),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            answer => return answer,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -247,6 +268,59 @@ mod tests {
         queue.write_all(b"more").unwrap();
         let lost = writer.finish(Duration::ZERO).unwrap_err().to_string();
         assert!(lost.contains("last 12299 bytes"), "{lost}");
+        drop(kept);
+    }
+
+    /// Takes half of what it is given every second time, and else nothing without waiting.
+    struct Halves(Sink, bool);
+
+    impl Write for Halves {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.1 = !self.1;
+            if self.1 {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            self.0.write(&bytes[..bytes.len().div_ceil(2)])
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// All that came after the first refusal was lost.
+    #[test]
+    fn a_stdout_that_does_not_wait_is_waited_for() {
+        let sink = Sink::default();
+        let writer = ConsoleWriter::start(Halves(sink.clone(), false)).unwrap();
+        let printed: Vec<u8> = (0..=u8::MAX).cycle().take(PIECE + 7).collect();
+        writer.queue().write_all(&printed).unwrap();
+        writer.finish(Duration::from_secs(60)).unwrap();
+        assert_eq!(*sink.0.lock().unwrap(), printed);
+    }
+
+    /// Takes nothing for as long as the other end is kept.
+    struct Full(std::sync::mpsc::Receiver<()>);
+
+    impl Write for Full {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(match self.0.try_recv() {
+                Err(std::sync::mpsc::TryRecvError::Disconnected) => io::ErrorKind::BrokenPipe,
+                _ => io::ErrorKind::WouldBlock,
+            }
+            .into())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_stdout_that_takes_nothing_does_not_hold_up_the_end() {
+        let (kept, other_end) = std::sync::mpsc::channel();
+        let writer = ConsoleWriter::start(Full(other_end)).unwrap();
+        writer.queue().write_all(b"unread").unwrap();
+        let lost = writer.finish(Duration::from_millis(1)).unwrap_err();
+        assert!(matches!(lost, ConsoleLost::Stalled(6)), "{lost}");
         drop(kept);
     }
 

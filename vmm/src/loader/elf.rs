@@ -193,7 +193,8 @@ pub fn check(file: &[u8], ram_end: Gpa) -> Result<ElfLayout, BadElf> {
         if program.kind == PT_LOAD || program.kind == PT_NOTE {
             program.check_file_range(file, index)?;
         }
-        if program.kind == PT_LOAD && program.memory_bytes > 0 {
+        // linux-loader copies what is in the file, whatever size in memory the header claims.
+        if program.kind == PT_LOAD && (program.memory_bytes > 0 || program.file_bytes > 0) {
             program.check_memory_range(index, ram_end)?;
             found.push((index, program.segment()));
         }
@@ -502,6 +503,15 @@ mod tests {
                 "{segments:x?}"
             );
         }
+        let nowhere = [(0x30_0000, 0x100, 0x200), (0x20_0000, 0x100, 0)];
+        assert_eq!(
+            check(&elf(0x30_0000, &nowhere), RAM_END),
+            Err(BadElf::FileLargerThanMemory {
+                index: 1,
+                file_bytes: 0x100,
+                memory_bytes: 0
+            })
+        );
         let overlapping = elf(0x20_0000, &[(0x20_0000, 0, 0x2000), (0x20_1fff, 0, 0x1000)]);
         assert!(matches!(
             check(&overlapping, RAM_END),

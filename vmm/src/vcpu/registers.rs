@@ -5,8 +5,12 @@ use kvm_bindings::{KVM_STATE_NESTED_GUEST_MODE, kvm_regs, kvm_sregs};
 use kvm_ioctls::{SyncReg, VcpuFd};
 use tracer::target::VcpuRegisters;
 
+/// CR0: protected mode.
+const CR0_PE: u64 = 1;
 /// CR0: paging.
 const CR0_PG: u64 = 1 << 31;
+/// Where a vCPU that was reset begins.
+const RESET_RIP: u64 = 0xfff0;
 /// EFER: 64-bit mode is active.
 const EFER_LMA: u64 = 1 << 10;
 
@@ -30,6 +34,20 @@ impl FullRegisters {
     #[must_use]
     pub const fn is_online(&self) -> bool {
         self.system.cr0 & CR0_PG != 0 && self.system.efer & EFER_LMA != 0
+    }
+
+    /// Where the vCPU is, for messages of its end. KVM resets one of AMD that shuts down before it says so: then no register
+    /// tells where that was.
+    pub(super) fn place(&self) -> String {
+        let (general, system) = (&self.general, &self.system);
+        let is_real_mode = system.cr0 & (CR0_PE | CR0_PG) == 0;
+        if is_real_mode && general.rip == RESET_RIP && system.cr3 == 0 {
+            return "; KVM has reset the vCPU, so where it was is not known".to_owned();
+        }
+        format!(
+            " at rip {:#x}, rsp {:#x}, cr2 {:#x}, cr3 {:#x}",
+            general.rip, general.rsp, system.cr2, system.cr3
+        )
     }
 }
 
@@ -154,5 +172,29 @@ mod tests {
         assert!(!full.is_online(), "paging of 32-bit code");
         (full.system.cr0, full.system.efer) = (0x6000_0010, 0);
         assert!(!full.is_online(), "it was sent to where vCPUs start again");
+    }
+
+    #[test]
+    fn the_registers_of_a_reset_are_no_place() {
+        let mut registers = FullRegisters::default();
+        registers.general.rip = RESET_RIP;
+        registers.system.cr0 = 0x6000_0010;
+        assert_eq!(
+            registers.place(),
+            "; KVM has reset the vCPU, so where it was is not known"
+        );
+        let mut paged = registers;
+        paged.system.cr0 |= CR0_PE | CR0_PG;
+        let mut real = registers;
+        real.general.rip = 0x7c00;
+        let mut mapped = registers;
+        mapped.system.cr3 = 0x1000;
+        for (of, place) in [
+            (paged, " at rip 0xfff0, rsp 0x0, cr2 0x0, cr3 0x0"),
+            (real, " at rip 0x7c00, rsp 0x0, cr2 0x0, cr3 0x0"),
+            (mapped, " at rip 0xfff0, rsp 0x0, cr2 0x0, cr3 0x1000"),
+        ] {
+            assert_eq!(of.place(), place);
+        }
     }
 }

@@ -415,10 +415,7 @@ impl Vcpu {
     /// ` at RIP …` for crash messages.
     fn place(&mut self) -> String {
         match self.reader.read(&self.fd) {
-            Ok(all) => format!(
-                " at rip {:#x}, rsp {:#x}, cr2 {:#x}, cr3 {:#x}",
-                all.general.rip, all.general.rsp, all.system.cr2, all.system.cr3
-            ),
+            Ok(all) => all.place(),
             Err(_) => String::new(),
         }
     }

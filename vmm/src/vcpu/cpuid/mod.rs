@@ -7,7 +7,7 @@ mod withheld;
 
 pub(crate) use withheld::has_virtualisation;
 
-use kvm_bindings::{CpuId, kvm_cpuid_entry2};
+use kvm_bindings::{CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, kvm_cpuid_entry2};
 
 const LEAF_FEATURES: u32 = 0x1;
 const LEAF_CACHES: u32 = 0x4;
@@ -25,6 +25,8 @@ const ECX_TSC_DEADLINE: u32 = 1 << 24;
 
 const LEVEL_THREAD: u32 = 1;
 const LEVEL_CORE: u32 = 2;
+/// The levels of a topology leaf: threads, cores, and the end.
+const TOPOLOGY_LEVELS: u32 = 3;
 
 /// Whether a vCPU that shows this has pages of 1 GiB.
 pub(crate) fn has_gigabyte_pages(cpuid: &CpuId) -> bool {
@@ -46,6 +48,9 @@ pub(crate) struct CpuModel {
 /// Makes `supported` the CPUID of vCPU `number` of this model.
 pub(super) fn fit(supported: &mut CpuId, number: u32, model: CpuModel) {
     let vcpus = model.vcpus;
+    for leaf in [LEAF_TOPOLOGY, LEAF_TOPOLOGY_2] {
+        add_levels(supported, leaf);
+    }
     for entry in supported.as_mut_slice() {
         withheld::withhold(entry, model.nested);
         match entry.function {
@@ -96,7 +101,34 @@ fn caches(entry: &mut kvm_cpuid_entry2, vcpus: u32) {
     }
 }
 
+/// Adds the levels that KVM has left out of a topology leaf that is there. Some return the first one alone; a guest that
+/// is told of no cores takes each vCPU for a package.
+fn add_levels(supported: &mut CpuId, leaf: u32) {
+    let present = supported.as_slice().iter();
+    let present = present.filter(|entry| entry.function == leaf);
+    let present: Vec<u32> = present.map(|entry| entry.index).collect();
+    if present.is_empty() {
+        return;
+    }
+    let missing = (0..TOPOLOGY_LEVELS).filter(|index| !present.contains(index));
+    for index in missing {
+        let entry = kvm_cpuid_entry2 {
+            function: leaf,
+            index,
+            ..Default::default()
+        };
+        if supported.push(entry).is_err() {
+            log::warn!(
+                "KVM has no room for level {index} of CPUID leaf {leaf:#x}: the guest may take each vCPU for a package"
+            );
+            return;
+        }
+    }
+}
+
 fn topology(entry: &mut kvm_cpuid_entry2, number: u32, vcpus: u32) {
+    // Without it KVM would give one level for all.
+    entry.flags |= KVM_CPUID_FLAG_SIGNIFCANT_INDEX;
     entry.edx = number;
     let (shift, count, level) = match entry.index {
         0 => (0, 1, LEVEL_THREAD),
@@ -115,6 +147,8 @@ fn core_bits(vcpus: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use kvm_bindings::KVM_MAX_CPUID_ENTRIES;
+
     use super::*;
 
     fn fitted(function: u32, index: u32, number: u32, vcpus: u32) -> kvm_cpuid_entry2 {
@@ -141,6 +175,49 @@ mod tests {
             assert_eq!(fitted(LEAF_TOPOLOGY, 1, number, 3).edx, number);
             assert_eq!(fitted(LEAF_AMD_TOPOLOGY, 0, number, 3).eax, number);
         }
+    }
+
+    /// The levels of a topology leaf as vCPU 2 of 3 sees them, where KVM gives these entries.
+    fn levels(given: &[(u32, u32)], leaf: u32) -> Vec<[u32; 6]> {
+        let given = given.iter().map(|&(function, index)| kvm_cpuid_entry2 {
+            function,
+            index,
+            ..Default::default()
+        });
+        let mut cpuid = CpuId::from_entries(&given.collect::<Vec<_>>()).unwrap();
+        let model = CpuModel {
+            vcpus: 3,
+            tsc_deadline: true,
+            nested: false,
+        };
+        fit(&mut cpuid, 2, model);
+        let entries = cpuid.as_slice().iter();
+        let entries = entries.filter(|entry| entry.function == leaf);
+        let shown = entries.map(|it| [it.index, it.flags, it.eax, it.ebx, it.ecx, it.edx]);
+        shown.collect()
+    }
+
+    #[test]
+    fn levels_that_kvm_leaves_out_are_there() {
+        let whole = vec![
+            [0, 1, 0, 1, 0x100, 2],
+            [1, 1, 2, 3, 0x201, 2],
+            [2, 1, 0, 0, 2, 2],
+        ];
+        let first = [(LEAF_TOPOLOGY, 0)];
+        assert_eq!(levels(&first, LEAF_TOPOLOGY), whole);
+        assert!(levels(&first, LEAF_TOPOLOGY_2).is_empty());
+        for leaf in [LEAF_TOPOLOGY, LEAF_TOPOLOGY_2] {
+            assert_eq!(levels(&[(leaf, 0), (leaf, 1)], leaf), whole);
+            assert_eq!(levels(&[(leaf, 0), (leaf, 1), (leaf, 2)], leaf), whole);
+        }
+    }
+
+    #[test]
+    fn a_full_table_is_left_as_long_as_it_is() {
+        let mut given = vec![(LEAF_CACHES, 0); KVM_MAX_CPUID_ENTRIES - 2];
+        given.push((LEAF_TOPOLOGY, 0));
+        assert_eq!(levels(&given, LEAF_TOPOLOGY).len(), 2);
     }
 
     #[test]
