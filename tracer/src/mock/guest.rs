@@ -160,11 +160,9 @@ impl MockGuest {
         };
         let at = |offset: i32| cell.wrapping_add(u64::from(offset.unsigned_abs()));
         let head = target.read_word(at(HEAD))?;
-        let limit = target.read_word(at(LIMIT))?;
-        if head >= limit {
+        if head >= target.read_word(at(LIMIT))? {
             let lost = target.read_word(at(LOST))?;
-            let counted = u64::from(limit != LIMIT_OFF);
-            target.write_word(at(LOST), lost.wrapping_add(counted))?;
+            target.write_word(at(LOST), lost.wrapping_add(1))?;
             return Ok(false);
         }
         let Some(position) = Position::of_word(head, vcpu) else {
