@@ -573,10 +573,13 @@ mod tests {
                 said,
                 folder,
             };
-            // It waits for its child, which waits for the file.
+            // It waits for its child, which waits for the file. What is called python may be a script, which has children, too.
             let pid = stuck.child.id();
             let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
-            while read(&format!("task/{pid}/children")).is_empty() || !read("stat").contains(") D ")
+            let file = stuck.folder.path().join("file");
+            while !file.exists()
+                || read(&format!("task/{pid}/children")).is_empty()
+                || !read("stat").contains(") D ")
             {
                 std::thread::yield_now();
             }
