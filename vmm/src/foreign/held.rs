@@ -177,18 +177,23 @@ impl HeldThread {
             Some(stop) => Ok(Some(stop)),
             None => self.poll(),
         };
-        let signal = match stop {
+        let (signal, is_seen) = match stop {
             Ok(None) => return false,
-            Ok(Some(stop)) => stop.signal(),
+            Ok(Some(stop)) => (stop.signal(), true),
             Err(ForeignError::Ended { .. }) => return true,
             // What cannot be waited for may be let go all the same.
-            Err(_) => 0,
+            Err(_) => (0, false),
         };
-        let released = self.go_on(On::Released, signal);
-        if let Err(error) = released
-            && error.raw_os_error() != Some(libc::ESRCH)
-        {
-            log::error!("thread {} of the VMM is not let go: {error}", self.thread);
+        match self.go_on(On::Released, signal) {
+            // It was killed where it stood. Its process ends when who holds it has seen its end.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) && is_seen => {
+                self.at.set(None);
+                return self.poll().is_err();
+            }
+            Err(error) if error.raw_os_error() != Some(libc::ESRCH) => {
+                log::error!("thread {} of the VMM is not let go: {error}", self.thread);
+            }
+            _ => {}
         }
         self.is_gone = true;
         true
@@ -634,6 +639,22 @@ mod tests {
         assert_eq!(ends.join().unwrap(), 1);
         // It goes on, and nobody holds it.
         stuck.goes_on();
+    }
+
+    /// Nobody else sees its end then, and its process would never end.
+    #[test]
+    fn the_end_of_who_is_killed_where_it_stands_is_seen() {
+        let mut child = Waiting::start();
+        let mut thread = held(&child);
+        thread.interrupt().unwrap();
+        thread.wait_stopped(Instant::now() + NEVER).unwrap();
+        child.child.kill().unwrap();
+        drop(thread);
+        while LATE.with_borrow(|late| !late.is_empty()) {
+            let_late_go();
+        }
+        // Who has made it sees it after that; here that is the same process, for which it is over.
+        assert!(!std::path::Path::new(&format!("/proc/{}", child.child.id())).exists());
     }
 
     /// It was once forgotten: the process ran on.
