@@ -8,8 +8,8 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
 use crate::event_loop::EventLoop;
 use crate::failure::Failure;
-use crate::foreign::Foreign;
 use crate::foreign::process::Process;
+use crate::foreign::{Foreign, let_late_go};
 use crate::outcome::Outcome;
 use crate::signals::Signals;
 
@@ -17,6 +17,8 @@ use crate::signals::Signals;
 const REST: Duration = Duration::from_millis(250);
 /// And as many times as long as the last one took: it holds the guest, which would not come to run its kernel on a slow host.
 const SHARE: u32 = 4;
+/// Between two looks at threads that have still to be let go.
+const LOOK: Duration = Duration::from_millis(20);
 const VMM: u64 = 1;
 const SIGNAL: u64 = 2;
 
@@ -49,7 +51,7 @@ pub fn follow(
         }
         let rest = REST.max(SHARE * took);
         let rest = left.map_or(rest, |left| left.min(rest));
-        match wait(&events, rest).map_err(failed)? {
+        match rung_within(&events, rest).map_err(failed)? {
             Some(VMM) => return Ok(Followed::Ended(Outcome::Vanished(process.pid()))),
             Some(_) if signals.take() => return Ok(Followed::Ended(Outcome::Interrupted)),
             _ => {}
@@ -85,6 +87,19 @@ fn listen(process: &Process, signals: &Signals) -> io::Result<Epoll> {
         events.ctl(ControlOperation::Add, fd, wanted)?;
     }
     Ok(events)
+}
+
+/// Waits so long, and lets threads go meanwhile that did not stop in time for the last attempt. Says what has rung.
+fn rung_within(events: &Epoll, rest: Duration) -> io::Result<Option<u64>> {
+    let end = Instant::now() + rest;
+    loop {
+        let_late_go();
+        let left = end.saturating_duration_since(Instant::now());
+        let rung = wait(events, left.min(LOOK))?;
+        if rung.is_some() || left <= LOOK {
+            return Ok(rung);
+        }
+    }
 }
 
 /// Waits for a moment. Says what has rung.

@@ -21,8 +21,9 @@ use super::way_back::WayBack;
 
 /// Between two looks, when nothing stops.
 const REST: Duration = Duration::from_micros(500);
-/// Time that a thread has to stop that is to be let go, before others are seen to.
-const LET_GO: Duration = Duration::from_millis(100);
+/// Time that a thread has to stop that is to be let go, before it is left for later: a slow host takes long to come to one. Those that
+/// it was held with have gone on by then.
+const LET_GO: Duration = Duration::from_secs(2);
 
 thread_local! {
     /// Threads that were asked to stop and are to be let go as soon as they have: they wait where nothing wakes them (for a disk, a
