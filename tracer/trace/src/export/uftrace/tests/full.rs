@@ -165,20 +165,28 @@ impl lane::Storage for Both {
     }
 }
 
-#[test]
-fn values_beside_a_record_go_with_it() {
+/// A lane whose two files have room for 40 bytes.
+fn two_files() -> Lane<Both> {
     let disk = Both {
         room: 40,
         ..Both::default()
     };
-    let mut lane = Lane::new(disk, "1000.dat".into());
-    let entry = |time| Record {
+    Lane::new(disk, "1000.dat".into())
+}
+
+fn entry(time: u64) -> Record {
+    Record {
         time,
         kind: Kind::Entry,
         value: 0x1000,
         depth: 0,
         has_values: false,
-    };
+    }
+}
+
+#[test]
+fn values_beside_a_record_go_with_it() {
+    let mut lane = two_files();
     lane.block().step(entry(1), &[7; 8], false, 3);
     assert_eq!(lane.waiting(), 16);
     lane.block().step(entry(2), &[8; 8], true, 4);
@@ -210,18 +218,7 @@ fn values_beside_a_record_go_with_it() {
 #[test]
 fn a_thread_whose_files_cannot_be_cut_goes_on_when_they_can_be() {
     for uncut in 1..4 {
-        let disk = Both {
-            room: 40,
-            ..Both::default()
-        };
-        let mut lane = Lane::new(disk, "1000.dat".into());
-        let entry = |time| Record {
-            time,
-            kind: Kind::Entry,
-            value: 0x1000,
-            depth: 0,
-            has_values: false,
-        };
+        let mut lane = two_files();
         lane.block().step(entry(1), &[], true, 1);
         lane.flush().unwrap();
         lane.storage().uncut = uncut;
