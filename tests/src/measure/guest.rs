@@ -63,6 +63,30 @@ impl Guest {
         cmdline: &str,
         arguments: &[&str],
     ) -> Result<Self, Failed> {
+        let guest = Self::launch_image(image, place, vcpus, cmdline, arguments)?;
+        guest.pin(vcpus)?;
+        guest.prefer();
+        Ok(guest)
+    }
+
+    /// [`Self::boot`] without a CPU for each vCPU: who looks for threads that are not there yet
+    /// takes a CPU away from who is to make them.
+    pub fn launch(
+        place: &Path,
+        vcpus: u16,
+        cmdline: &str,
+        arguments: &[&str],
+    ) -> Result<Self, Failed> {
+        Self::launch_image(&place::guest(), place, vcpus, cmdline, arguments)
+    }
+
+    fn launch_image(
+        image: &Path,
+        place: &Path,
+        vcpus: u16,
+        cmdline: &str,
+        arguments: &[&str],
+    ) -> Result<Self, Failed> {
         let control = place.join("control");
         let _ = fs::remove_file(&control);
         let started = Instant::now();
@@ -82,15 +106,12 @@ impl Guest {
             .stdout(Stdio::piped())
             .spawn()?;
         let stdout = child.stdout.take().ok_or("vmm has no stdout")?;
-        let guest = Self {
+        Ok(Self {
             child,
             console: BufReader::new(stdout).lines(),
             control,
             started,
-        };
-        guest.pin(vcpus)?;
-        guest.prefer();
-        Ok(guest)
+        })
     }
 
     /// The process of `vmm`.

@@ -20,7 +20,7 @@ pub fn rows(place: &Path) -> Result<Vec<Row>, Failed> {
     for _ in 0..BOOTS {
         // The first workload prints a line when it is done, which takes no time.
         let arguments = ["--trace", "function"];
-        let mut guest = Guest::boot(place, 2, "workload=functions,spin", &arguments)?;
+        let mut guest = Guest::launch(place, 2, "workload=functions,spin", &arguments)?;
         guest.line()?.ok_or("the guest printed nothing")?;
         boots.push(guest.started.elapsed().as_secs_f64() * 1e3);
         // It answers: everything that it needs has been used once.
