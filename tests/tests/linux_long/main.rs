@@ -1,6 +1,7 @@
 //! A stock Linux under every function traced as a graph: minutes in the box, so `make test-long` runs it.
 #![cfg(test)]
 
+mod any;
 mod start;
 
 use serde_json::{Value, json};
@@ -50,31 +51,5 @@ fn three_runs_of_three_with_every_function_hooked() {
             "run {run}: {traced} functions, {} and {} pauses",
             started["pauses"], stopped["pauses"]
         );
-    }
-}
-
-/// Those without a site too: not instrumented, assembly, what exceptions and the scheduler call, each by displacing its first
-/// instructions.
-#[test]
-fn a_kernel_lives_on_with_every_function_displaced_that_can_be() {
-    let script = "echo step up; read line; \
-        while read line; do ls -lR /proc /sys >/tmp/list 2>/dev/null; syscalls 1000; \
-        for i in 1 2 3; do (exit $i); done; echo step worked $line.; done";
-    let mut running = Guest::linux(script, None).vcpus(2).with(["--any"]).start();
-    running.wait_for("step up");
-    let mut client = running.client();
-    let text = client.digest();
-    running.type_text("\n");
-    for (number, tracer) in ["function", "graph"].into_iter().enumerate() {
-        client.call("session.create", json!({"name": tracer, "tracer": tracer}));
-        let started = client.call("start", json!({"session": tracer}));
-        let traced = started["traced"].as_u64().unwrap();
-        println!("{tracer}: {traced} functions, not {}", started["skipped"]);
-        assert!(traced > 40_000, "{started}");
-        running.type_text(&format!("{number}\n"));
-        running.wait_for(&format!("step worked {number}."));
-        let stopped = client.call("stop", json!({"session": tracer}));
-        assert_eq!(stopped["restored"], traced, "{stopped}");
-        assert_eq!(client.digest(), text, "{tracer}");
     }
 }

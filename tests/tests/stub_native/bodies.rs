@@ -38,6 +38,7 @@ pub const GENERAL: [AsmRegister64; 15] = {
 pub const fn shape(number: u32) -> SiteShape {
     match number {
         PROLOGUE | PROLOGUE_TAIL => SiteShape::AfterPrologue,
+        LEAF => SiteShape::Bare,
         OTHER_RETURN => SiteShape::EntryOnly,
         _ => SiteShape::Entry,
     }
@@ -62,17 +63,10 @@ pub const fn prologue(shape: SiteShape) -> &'static [u8] {
     }
 }
 
-/// The body at `at` that counts and returns, and changes no register that callers know of.
+/// The body at `at` that counts and returns, and changes nothing that callers know of.
 pub fn leaf(at: u64, counter: u64, shape: SiteShape) -> Vec<u8> {
     let mut a = CodeAssembler::new(64).unwrap();
-    let keeps_r11 = shape == SiteShape::Bare;
-    if keeps_r11 {
-        a.push(gpr64::r11).unwrap();
-    }
-    count(&mut a, counter);
-    if keeps_r11 {
-        a.pop(gpr64::r11).unwrap();
-    }
+    count(&mut a, counter, shape);
     if shape == SiteShape::AfterPrologue {
         a.pop(gpr64::rbp).unwrap();
     }
@@ -80,9 +74,17 @@ pub fn leaf(at: u64, counter: u64, shape: SiteShape) -> Vec<u8> {
     assemble(&mut a, at).unwrap().bytes
 }
 
-fn count(a: &mut CodeAssembler, counter: u64) {
+fn count(a: &mut CodeAssembler, counter: u64, shape: SiteShape) {
+    if shape.keeps_all() {
+        a.pushfq().unwrap();
+        a.push(gpr64::r11).unwrap();
+    }
     let counter = word(a, counter);
     a.lock().inc(counter).unwrap();
+    if shape.keeps_all() {
+        a.pop(gpr64::r11).unwrap();
+        a.popfq().unwrap();
+    }
 }
 
 /// The word at `address`, by way of r11, which is nobody's.
@@ -99,7 +101,7 @@ pub fn graph(number: u32, at: u64, ground: &Ground) -> Vec<u8> {
         VALUES | PROLOGUE => values(&mut a, ground, shape(number)),
         _ => {}
     }
-    count(&mut a, ground.body_counter(number));
+    count(&mut a, ground.body_counter(number), shape(number));
     match number {
         TAIL => a.jmp(ground.function(VALUES)).unwrap(),
         TAIL_TO_PROLOGUE => a.jmp(ground.function(PROLOGUE)).unwrap(),

@@ -14,7 +14,7 @@ use crate::registers::{SESSIONS, setup};
 use crate::setup::{PLACES, Place};
 
 /// None of them faults on memory that is mapped, and none leaves the guest.
-const ALLOWED: [Mnemonic; 19] = [
+const ALLOWED: [Mnemonic; 22] = [
     Mnemonic::Push,
     Mnemonic::Pop,
     Mnemonic::Mov,
@@ -34,6 +34,9 @@ const ALLOWED: [Mnemonic; 19] = [
     Mnemonic::Xadd,
     Mnemonic::Inc,
     Mnemonic::Xor,
+    Mnemonic::Lahf,
+    Mnemonic::Seto,
+    Mnemonic::Sahf,
 ];
 
 /// The general registers that an instruction writes, aside from the stack pointer and r11.

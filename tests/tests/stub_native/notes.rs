@@ -17,11 +17,12 @@ pub struct Note {
     pub rdx: u64,
 }
 
-/// A routine at `at` that adds a note to those at `notes`, and changes no register.
+/// A routine at `at` that adds a note to those at `notes`, and changes no register and no flag.
 pub fn noting(at: u64, notes: u64, which: u32) -> Vec<u8> {
     use gpr64::{rax, rcx, rdx, rsp};
     let mut a = CodeAssembler::new(64).unwrap();
     let mut add = || {
+        a.pushfq()?;
         a.push(rax)?;
         a.push(rcx)?;
         lea_fixed(&mut a, rax, notes)?;
@@ -29,13 +30,14 @@ pub fn noting(at: u64, notes: u64, which: u32) -> Vec<u8> {
         a.lock().xadd(qword_ptr(rax), rcx)?;
         a.lea(rcx, qword_ptr(rax + rcx + NOTE_BYTES))?;
         a.mov(qword_ptr(rcx), which.cast_signed())?;
-        a.lea(rax, qword_ptr(rsp + 16))?;
+        a.lea(rax, qword_ptr(rsp + 24))?;
         a.mov(qword_ptr(rcx + 8), rax)?;
         a.mov(rax, qword_ptr(rsp + 8))?;
         a.mov(qword_ptr(rcx + 16), rax)?;
         a.mov(qword_ptr(rcx + 24), rdx)?;
         a.pop(rcx)?;
         a.pop(rax)?;
+        a.popfq()?;
         a.ret()
     };
     add().unwrap();

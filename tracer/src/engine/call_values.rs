@@ -125,9 +125,19 @@ impl CallCaptures {
     }
 }
 
+/// What is somebody's where a function is entered and where it has returned.
+pub(super) fn standing_at(image: &Image, function: FunctionId) -> Standing {
+    let shape = image.site_of(function).map(|site| shape(image, site));
+    match shape.is_some_and(SiteShape::keeps_all) {
+        true => Standing::Inside,
+        false => Standing::Between,
+    }
+}
+
 /// Where the routine is that captures these parts of a function's calls; none for none.
 pub(super) fn place_routine<M: WindowMemory + ?Sized>(
     with: &mut Planning<'_, M>,
+    standing: Standing,
     parts: Vec<CapturePart>,
 ) -> Result<Option<Gva>, ApplyError> {
     if parts.is_empty() {
@@ -137,7 +147,7 @@ pub(super) fn place_routine<M: WindowMemory + ?Sized>(
         parts,
         tail: Tail::Return,
         lowered: CALLED,
-        standing: Standing::Between,
+        standing,
         reach: with.reach(),
     };
     let piece = Piece::Capture {

@@ -7,7 +7,7 @@ use terms::session_set::SessionSet;
 
 use super::ApplyError;
 use super::announcer::Announcer;
-use super::call_values::place_routine;
+use super::call_values::{place_routine, standing_at};
 use super::plan::{Plan, Step, What};
 use super::planning::Planning;
 use super::points::Points;
@@ -119,11 +119,12 @@ impl Points {
         let entry = self.calls.parts(with, function, Moment::Entry, sessions);
         let mut exit = self.calls.parts(with, function, Moment::Exit, sessions);
         exit.extend(returns);
-        let entry = place_routine(with, entry)?;
+        let standing = standing_at(with.image, function);
+        let entry = place_routine(with, standing, entry)?;
         let entry = self.announcing(with, function, entry)?;
         Ok(Captures {
             entry: self.following(with, function, entry)?,
-            exit: place_routine(with, exit)?,
+            exit: place_routine(with, standing, exit)?,
         })
     }
 

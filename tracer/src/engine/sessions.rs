@@ -408,7 +408,7 @@ impl Sessions {
         let recorders = self.recorders(recording);
         let asks_who_calls = recorders.iter().any(|one| one.format.has_details());
         let shape = match shape {
-            SiteShape::Bare => shape,
+            _ if shape.keeps_all() => shape,
             _ if hook.is_some() || asks_who_calls => shape,
             _ => SiteShape::Entry,
         };

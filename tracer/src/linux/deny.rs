@@ -120,8 +120,9 @@ pub(super) const WITHOUT_SITES: &[NeverTraced] = &[NeverTraced {
         "*kretprobe_trampoline",
         "*rethook_trampoline",
         "rewind_stack_*",
+        "vmx_vmexit",
     ],
-    why: "not entered by a call: what lies on the stack is no return address, from Linux arch/x86/entry/entry_64.S",
+    why: "not entered by a call: what lies on the stack is no return address, from Linux arch/x86/entry/entry_64.S, kvm/vmx/vmenter.S",
 }];
 
 /// What a processor executes before anything of ours can be executed on it.

@@ -10,12 +10,13 @@
 //!
 //! Both hold as long as callers know nothing of a function but its type. Code with patch sites is
 //! compiled so: gcc turns `-fipa-ra` off for `-pg` and for `-fpatchable-function-entry`
-//! (`gcc/toplev.cc`), LLVM has `-enable-ipra` off. Functions without a site (`--any`) may be of other code: their
-//! stubs keep all registers, at the entry and at the return, and only the flags are nobody's. What asks for another convention function by
-//! function (`preserve_most`, `no_caller_saved_registers`, `interrupt`) is to be left out by
-//! `notrace`, as for Linux' own tracers.
+//! (`gcc/toplev.cc`), LLVM has `-enable-ipra` off. Functions without a site (`--any`) may be of other code, also
+//! by hand: their stubs keep all registers and the flags, at the entry and at the return. Linux' `this_cpu_cmpxchg16b_emu`
+//! says by the zero flag whether it has exchanged anything, and its fastops (`arch/x86/kvm/emulate.c`) get flags and give them
+//! back. What asks for another convention function by function (`preserve_most`, `no_caller_saved_registers`,
+//! `interrupt`) is to be left out by `notrace`, as for Linux' own tracers.
 
-use insn::asm::registers::{gpr32, gpr64};
+use insn::asm::registers::{gpr8, gpr32, gpr64};
 use insn::asm::{AsmRegister32, AsmRegister64, CodeAssembler, IcedError};
 
 /// Nobody's, at a site as at a return: here it is the head word, then a part of the record's place.
@@ -56,8 +57,9 @@ pub(super) const EXIT: Scratch = Scratch {
     kept: Some([gpr64::rsi, gpr64::r8]),
 };
 
-/// The registers that a function may change and that return nothing: kept where callers may know that it does not.
-pub(super) const CALLERS: [AsmRegister64; 7] = [
+/// The registers that a function may change: kept where callers may know that it does not.
+pub(super) const CALLERS: [AsmRegister64; 8] = [
+    gpr64::rax,
     gpr64::rcx,
     gpr64::rsi,
     gpr64::rdi,
@@ -70,21 +72,66 @@ pub(super) const CALLERS: [AsmRegister64; 7] = [
 /// What a record of a function session uses of them.
 pub(super) const RECORDING: [AsmRegister64; 2] = [ENTRY.mark, ENTRY.record];
 
-/// Pushes `registers`.
-pub(super) fn emit_save(
-    a: &mut CodeAssembler,
-    registers: &[AsmRegister64],
-) -> Result<(), IcedError> {
-    registers.iter().try_for_each(|register| a.push(*register))
+/// What lies on the stack while code of a stub runs, and is given back after it.
+#[derive(Debug, Clone)]
+pub(super) struct Kept {
+    registers: Vec<AsmRegister64>,
+    has_flags: bool,
 }
 
-/// Gives `registers` back.
-pub(super) fn emit_restore(
-    a: &mut CodeAssembler,
-    registers: &[AsmRegister64],
-) -> Result<(), IcedError> {
-    registers
-        .iter()
-        .rev()
-        .try_for_each(|register| a.pop(*register))
+impl Kept {
+    /// These registers.
+    pub(super) const fn of(registers: Vec<AsmRegister64>) -> Self {
+        Self {
+            registers,
+            has_flags: false,
+        }
+    }
+
+    /// These, of which rax is one, and the flags.
+    pub(super) const fn with_flags(registers: Vec<AsmRegister64>) -> Self {
+        Self {
+            registers,
+            has_flags: true,
+        }
+    }
+
+    /// How many words they are.
+    pub(super) fn words(&self) -> usize {
+        self.registers.len() + usize::from(self.has_flags)
+    }
+
+    /// Saves them; rax is another one then if the flags are among them.
+    pub(super) fn emit_save(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        let mut registers = self.registers.iter();
+        registers.try_for_each(|register| a.push(*register))?;
+        if self.has_flags {
+            emit_take_flags(a)?;
+            a.push(gpr64::rax)?;
+        }
+        Ok(())
+    }
+
+    /// Gives them back.
+    pub(super) fn emit_restore(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        if self.has_flags {
+            a.pop(gpr64::rax)?;
+            emit_give_flags(a)?;
+        }
+        let mut registers = self.registers.iter().rev();
+        registers.try_for_each(|register| a.pop(*register))
+    }
+}
+
+/// The status flags into rax. `popf`, which would give all flags back, takes longer than a record.
+pub(super) fn emit_take_flags(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    a.lahf()?;
+    a.seto(gpr8::al)
+}
+
+/// The status flags as they are in rax, which is changed.
+pub(super) fn emit_give_flags(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    // Overflows if the 1 of `seto` is there.
+    a.add(gpr8::al, 0x7f)?;
+    a.sahf()
 }

@@ -28,8 +28,8 @@ choices! {
 pub enum SiteShape {
     /// At the entry: the return address is on top of the stack.
     Entry,
-    /// At the entry of a function that was compiled without a site: callers may know which registers it leaves alone
-    /// (`-fipa-ra`), so all of them are.
+    /// At the entry of a function that was compiled without a site, or not compiled at all: callers may know which registers it
+    /// leaves alone (`-fipa-ra`), and what its flags say, so all of them are kept.
     Bare,
     /// After `push rbp; mov rbp, rsp`: the return address lies above the saved rbp.
     AfterPrologue,
@@ -39,6 +39,12 @@ pub enum SiteShape {
 }
 
 impl SiteShape {
+    /// Whether callers may know of registers and flags that are nobody's elsewhere.
+    #[must_use]
+    pub const fn keeps_all(self) -> bool {
+        matches!(self, Self::Bare | Self::EntryOnly)
+    }
+
     /// Whether it is known where the return address lies.
     pub(super) const fn has_return_address(self) -> bool {
         !matches!(self, Self::EntryOnly)

@@ -13,8 +13,8 @@ use crate::record::function_word;
 use crate::stub::graph;
 use crate::stub::profile::TableLayout;
 use crate::stub::recorder::{Full, Recorder, Unforeseen};
-use crate::stub::registers::{ENTRY, HEAD, RECORDING, emit_restore, emit_save};
-use crate::stub::spec::{SiteShape, StubSpec};
+use crate::stub::registers::{ENTRY, HEAD, Kept, RECORDING};
+use crate::stub::spec::StubSpec;
 use trace::event::Step;
 
 /// Why no stub could be made.
@@ -172,16 +172,17 @@ impl Template {
 /// Runs the recorders one after the other and continues in the function.
 fn emit_entry(a: &mut CodeAssembler, spec: &StubSpec, go_on: Gva) -> Result<(), IcedError> {
     let recorders = &*spec.recorders;
-    let is_bare = spec.shape == SiteShape::Bare;
-    if is_bare {
-        a.push(HEAD)?;
-    }
+    let beside = spec.shape.keeps_all();
+    let beside = beside.then(|| Kept::with_flags(vec![ENTRY.mark, HEAD]));
+    beside.iter().try_for_each(|kept| kept.emit_save(a))?;
     let is_direct = |recorder: &Recorder| recorder.access(&ENTRY).is_direct();
     let detail = recorders.iter().any(|one| one.format.has_details());
     let base = (!recorders.iter().all(is_direct)).then_some(ENTRY.base);
     let further = detail.then_some(ENTRY.detail).into_iter().chain(base);
-    let saved: Vec<_> = RECORDING.into_iter().chain(further).collect();
-    let slot = spec.shape.slot(saved.len() + usize::from(is_bare));
+    let saved = Kept::of(RECORDING.into_iter().chain(further).collect());
+    let slot = spec
+        .shape
+        .slot(saved.words() + beside.as_ref().map_or(0, Kept::words));
     let is_known = spec.shape.has_return_address();
     let mut unforeseen = Vec::new();
     let mut write = |a: &mut CodeAssembler, one: &Recorder| {
@@ -197,16 +198,16 @@ fn emit_entry(a: &mut CodeAssembler, spec: &StubSpec, go_on: Gva) -> Result<(), 
             let label = a.create_label();
             only.emit_task_check(a, out)?;
             let room = only.emit_check(a, &ENTRY, label)?;
-            emit_save(a, &saved)?;
+            saved.emit_save(a)?;
             write(a, only)?;
-            emit_restore(a, &saved)?;
+            saved.emit_restore(a)?;
             full.push(Full::new(label, room, out, (only, &ENTRY)));
         }
         _ => {
             if let [only] = recorders {
                 only.emit_task_check(a, out)?;
             }
-            emit_save(a, &saved)?;
+            saved.emit_save(a)?;
             for recorder in recorders {
                 let mut back = a.create_label();
                 let label = a.create_label();
@@ -218,13 +219,11 @@ fn emit_entry(a: &mut CodeAssembler, spec: &StubSpec, go_on: Gva) -> Result<(), 
                 a.set_label(&mut back)?;
                 full.push(Full::new(label, room, back, (recorder, &ENTRY)));
             }
-            emit_restore(a, &saved)?;
+            saved.emit_restore(a)?;
         }
     }
     a.set_label(&mut out)?;
-    if is_bare {
-        a.pop(HEAD)?;
-    }
+    beside.iter().try_for_each(|kept| kept.emit_restore(a))?;
     a.jmp(go_on.0)?;
     let mut unforeseen = unforeseen.into_iter();
     unforeseen.try_for_each(|part: Unforeseen| part.emit(a))?;
@@ -247,6 +246,7 @@ mod tests {
     use crate::stub::cell::CellPlace;
     use crate::stub::halt::Halts;
     use crate::stub::recorder::Clock;
+    use crate::stub::spec::SiteShape;
 
     fn spec(recorder: Recorder) -> StubSpec {
         StubSpec {

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use frame::Frame;
 use image::points::Operand;
-use insn::asm::registers::{gpr8, gpr32, gpr64};
+use insn::asm::registers::{gpr32, gpr64};
 use insn::asm::{
     AsmRegister64, CodeAssembler, CodeLabel, IcedError, PLACE_CONTINUE, assemble, bind, dword_ptr,
     ptr, qword_ptr,
@@ -150,8 +150,7 @@ impl CaptureStub {
         let keeps_flags = self.standing == Standing::Inside;
         let first = code.frame.emit_save(code.a, &self.changed(&code.frame))?;
         if keeps_flags {
-            code.a.lahf()?;
-            code.a.seto(gpr8::al)?;
+            registers::emit_take_flags(code.a)?;
             code.a.mov(frame::FLAGS.place(), rax)?;
         }
         let mut rest = Vec::new();
@@ -160,9 +159,7 @@ impl CaptureStub {
         }
         if keeps_flags {
             code.a.mov(rax, frame::FLAGS.place())?;
-            // Overflows if the 1 of `seto` is there.
-            code.a.add(gpr8::al, 0x7f)?;
-            code.a.sahf()?;
+            registers::emit_give_flags(code.a)?;
         }
         code.frame.emit_restore(code.a, &first)?;
         let a = code.a;

@@ -8,7 +8,7 @@ use insn::asm::{CodeAssembler, CodeLabel, IcedError, dword_ptr};
 use super::Code;
 use crate::stub::profile::WORD;
 use crate::stub::recorder::Recorder;
-use crate::stub::spec::{SiteShape, StubSpec};
+use crate::stub::spec::StubSpec;
 use crate::stub::task::TaskCheck;
 use trace::event::Step;
 
@@ -35,7 +35,6 @@ impl Code<'_> {
     /// With one session that records nothing of the task that runs there is nothing to hook.
     pub(super) fn emit_gate(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
         match gate(self.spec) {
-            Some(tasks) if self.spec.shape == SiteShape::Bare => tasks.emit_keeping(a, self.off),
             Some(tasks) => tasks.emit(a, self.off),
             None => Ok(()),
         }

@@ -9,9 +9,9 @@ use insn::asm::registers::{gpr32, gpr64};
 use insn::asm::{AsmRegister64, CodeAssembler, CodeLabel, IcedError, ptr, qword_ptr};
 use terms::addr::Gva;
 
-use super::{Code, ReturnHook, SiteShape, asking, lower_half};
+use super::{Code, ReturnHook, asking, lower_half};
 use crate::stub::recorder::Recorder;
-use crate::stub::registers::{ENTRY, EXIT, emit_restore, emit_save};
+use crate::stub::registers::{ENTRY, EXIT};
 use trace::event::Step;
 
 impl Code<'_> {
@@ -30,20 +30,20 @@ impl Code<'_> {
         let Some(recorder) = self.only_recorder() else {
             return Ok(());
         };
-        if self.variant() != ReturnHook::Balanced || self.spec.shape == SiteShape::Bare {
+        if self.variant() != ReturnHook::Balanced {
             return Ok(());
         }
         let mirror = self.hook.mirror;
         let (mut undo, mut general) = (a.create_label(), a.create_label());
         recorder.emit_check(a, &ENTRY, general)?;
-        emit_save(a, &self.saved)?;
+        self.saved.emit_save(a)?;
         a.lea(rcx, self.slot())?;
         mirror.emit_first_way(a, rcx, [rax, rdx], undo)?;
         self.emit_checked_keep(a, rcx, undo)?;
         recorder.emit_beside(a, &ENTRY, (self.slot(), true))?;
         let unforeseen = recorder.emit_write(a, &ENTRY, Step::Entry)?;
         self.unforeseen.extend(unforeseen);
-        emit_restore(a, &self.saved)?;
+        self.saved.emit_restore(a)?;
         a.add(rsp, 8)?;
         a.call(body.0)?;
         self.emit_exit_capture(a)?;
@@ -54,7 +54,7 @@ impl Code<'_> {
         a.push(real)?;
         a.ret()?;
         a.set_label(&mut undo)?;
-        emit_restore(a, &self.saved)?;
+        self.saved.emit_restore(a)?;
         a.set_label(&mut general)
     }
 

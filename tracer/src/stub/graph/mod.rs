@@ -36,7 +36,7 @@ use crate::stub::cell::LIMIT;
 use crate::stub::mirror::Claim;
 use crate::stub::profile;
 use crate::stub::recorder::{Full, Unforeseen};
-use crate::stub::registers::{CALLERS, ENTRY, EXIT, HEAD, Scratch, emit_restore, emit_save};
+use crate::stub::registers::{CALLERS, ENTRY, EXIT, HEAD, Kept, Scratch};
 use crate::stub::spec::{Hook, ReturnHook, SiteShape, StubSpec};
 use trace::event::Step;
 
@@ -57,10 +57,7 @@ pub fn emit(
     if spec.shape == SiteShape::EntryOnly {
         return code.emit_unhookable(a, body);
     }
-    code.emit_gate(a)?;
-    code.emit_fast(a, body)?;
-    code.emit_off_check(a)?;
-    emit_save(a, &code.saved)?;
+    code.emit_begin(a, body)?;
     code.emit_tail_check(a, code.perhaps_tail)?;
     a.set_label(&mut code.no_tail)?;
     code.emit_entry_lookup(a)?;
@@ -70,14 +67,15 @@ pub fn emit(
     code.emit_records(a, &ENTRY, Step::Entry)?;
     match code.variant() {
         ReturnHook::Balanced => {
-            emit_restore(a, &code.saved)?;
-            a.add(rsp, 8)?;
+            code.saved.emit_restore(a)?;
+            // Changes no flags.
+            a.lea(rsp, ptr(rsp + 8))?;
             a.call(body.0)?;
         }
         ReturnHook::Jmp | ReturnHook::Ret => {
             a.lea(rax, ptr(code.leave))?;
             a.mov(qword_ptr(code.slot()), rax)?;
-            emit_restore(a, &code.saved)?;
+            code.saved.emit_restore(a)?;
             a.jmp(body.0)?;
         }
     }
@@ -90,8 +88,10 @@ struct Code<'a> {
     hook: &'a Hook,
     spec: &'a StubSpec,
     at_exit: Gva,
-    /// Saved at the site, in this order.
-    saved: Vec<AsmRegister64>,
+    /// Saved at the site.
+    saved: Kept,
+    /// Saved when the function has returned, if callers may know of it.
+    returned: Option<Kept>,
     off: CodeLabel,
     perhaps_tail: CodeLabel,
     no_tail: CodeLabel,
@@ -109,6 +109,10 @@ impl<'a> Code<'a> {
             spec,
             at_exit,
             saved: saved(spec),
+            returned: spec
+                .shape
+                .keeps_all()
+                .then(|| Kept::with_flags(CALLERS.to_vec())),
             off: a.create_label(),
             perhaps_tail: a.create_label(),
             no_tail: a.create_label(),
@@ -130,17 +134,17 @@ impl<'a> Code<'a> {
 
     /// Where the return address lies while the registers are saved.
     fn slot(&self) -> AsmMemoryOperand {
-        self.spec.shape.slot(self.saved.len())
+        self.spec.shape.slot(self.saved.words())
     }
 
     /// The slot as the function leaves it: right below the stack pointer, or above what is saved there.
     fn left_slot(&self) -> AsmMemoryOperand {
-        match self.spec.shape {
-            SiteShape::Bare => {
-                let pushed = i32::try_from(8 * CALLERS.len()).unwrap_or(i32::MAX);
+        match &self.returned {
+            Some(kept) => {
+                let pushed = i32::try_from(8 * kept.words()).unwrap_or(i32::MAX);
                 ptr(gpr64::rsp + pushed)
             }
-            _ => ptr(gpr64::rsp - 8),
+            None => ptr(gpr64::rsp - 8),
         }
     }
 
@@ -151,6 +155,29 @@ impl<'a> Code<'a> {
             a.call(self.at_exit.0)?;
         }
         Ok(())
+    }
+
+    /// Saves registers, and goes past everything where there is nothing to do: before that, but where not even the flags are
+    /// nobody's.
+    fn emit_begin(&mut self, a: &mut CodeAssembler, body: Gva) -> Result<(), IcedError> {
+        if self.spec.shape.keeps_all() {
+            self.saved.emit_save(a)?;
+            self.emit_gate(a)?;
+            return self.emit_off_check(a);
+        }
+        self.emit_gate(a)?;
+        self.emit_fast(a, body)?;
+        self.emit_off_check(a)?;
+        self.saved.emit_save(a)
+    }
+
+    /// Where it goes when there is nothing to do.
+    fn emit_off(&mut self, a: &mut CodeAssembler, body: Gva) -> Result<(), IcedError> {
+        a.set_label(&mut self.off)?;
+        if self.spec.shape.keeps_all() {
+            self.saved.emit_restore(a)?;
+        }
+        a.jmp(body.0)
     }
 
     /// With one session that is switched off there is nothing to hook.
@@ -253,9 +280,10 @@ impl<'a> Code<'a> {
         let (mirror, spec) = (self.hook.mirror, self.spec);
         a.set_label(&mut self.leave)?;
         self.emit_exit_capture(a)?;
-        if spec.shape == SiteShape::Bare {
+        let returned = self.returned.clone();
+        if let Some(kept) = &returned {
             a.lea(gpr64::rsp, ptr(gpr64::rsp - 8))?;
-            emit_save(a, &CALLERS)?;
+            kept.emit_save(a)?;
         }
         if !spec.profiles.is_empty() {
             // Before the records: they take time, too.
@@ -268,10 +296,10 @@ impl<'a> Code<'a> {
         } else {
             qword_ptr(profile::WORD)
         };
-        if spec.shape == SiteShape::Bare {
+        if let Some(kept) = &returned {
             a.mov(r11, real)?;
             a.mov(qword_ptr(self.left_slot()), r11)?;
-            emit_restore(a, &CALLERS)?;
+            kept.emit_restore(a)?;
             a.ret()
         } else if self.variant() == ReturnHook::Jmp {
             a.mov(r11, real)?;
@@ -317,8 +345,7 @@ impl<'a> Code<'a> {
         self.emit_entry_only(a, Step::Tail, body)?;
         a.set_label(&mut self.unhooked)?;
         self.emit_entry_only(a, Step::Unhooked, body)?;
-        a.set_label(&mut self.off)?;
-        a.jmp(body.0)?;
+        self.emit_off(a, body)?;
         let mut claims = std::mem::take(&mut self.claims).into_iter();
         claims.try_for_each(|claim| claim.emit(a))?;
         self.emit_seldom(a)
@@ -333,12 +360,9 @@ impl<'a> Code<'a> {
 
     /// The whole stub of a function whose return is not hooked.
     fn emit_unhookable(mut self, a: &mut CodeAssembler, body: Gva) -> Result<(), IcedError> {
-        self.emit_gate(a)?;
-        self.emit_off_check(a)?;
-        emit_save(a, &self.saved)?;
+        self.emit_begin(a, body)?;
         self.emit_entry_only(a, Step::Unhooked, body)?;
-        a.set_label(&mut self.off)?;
-        a.jmp(body.0)?;
+        self.emit_off(a, body)?;
         self.emit_seldom(a)
     }
 
@@ -352,13 +376,13 @@ impl<'a> Code<'a> {
         let mut profiles = self.spec.profiles.iter();
         profiles.try_for_each(|one| one.emit_unhooked(a, &ENTRY))?;
         self.emit_records(a, &ENTRY, step)?;
-        emit_restore(a, &self.saved)?;
+        self.saved.emit_restore(a)?;
         a.jmp(body.0)
     }
 }
 
-/// The registers that the code at the site uses and the function must find again.
-fn saved(spec: &StubSpec) -> Vec<AsmRegister64> {
+/// What the code at the site uses and the function must find again.
+fn saved(spec: &StubSpec) -> Kept {
     let records = spec.recorders.iter().map(|one| one.access(&ENTRY));
     let profiles = spec.profiles.iter().map(|one| one.access(&ENTRY));
     let has_base = !records.chain(profiles).all(CellAccess::is_direct);
@@ -367,14 +391,17 @@ fn saved(spec: &StubSpec) -> Vec<AsmRegister64> {
         .recorders
         .iter()
         .any(|one| one.halts.entered().is_some());
-    saved.extend((spec.shape == SiteShape::Bare).then_some(HEAD));
+    saved.extend(spec.shape.keeps_all().then_some(HEAD));
     saved.extend((has_base || times_calls).then_some(ENTRY.base));
     if !spec.profiles.is_empty() {
         saved.extend(profile::AT_ENTRY);
     } else if asking::heard(spec).is_some() {
         saved.push(profile::WORD);
     }
-    saved
+    match spec.shape.keeps_all() {
+        true => Kept::with_flags(saved),
+        false => Kept::of(saved),
+    }
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]

@@ -83,18 +83,6 @@ impl TaskCheck {
         a.je(out)
     }
 
-    /// The same where r11 is somebody's.
-    pub(super) fn emit_keeping(
-        &self,
-        a: &mut CodeAssembler,
-        out: CodeLabel,
-    ) -> Result<(), IcedError> {
-        a.push(gpr64::r11)?;
-        self.emit_ask(a)?;
-        a.pop(gpr64::r11)?;
-        a.je(out)
-    }
-
     /// Leaves *zero* in the flags when the task that runs is not recorded; changes r11.
     fn emit_ask(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
         use gpr64::{r11, rsp};
