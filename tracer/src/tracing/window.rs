@@ -18,22 +18,33 @@ use crate::guest::Guest;
 /// Time between two looks that need the vCPUs' registers, and so a pause.
 pub const WINDOW_PERIOD: Duration = Duration::from_secs(1);
 
-/// When the window was looked at last, and how often in a pause.
+/// A look that comes to nothing is made again after so many times as long as it took, at least: the guest may have stood still
+/// for it, and so has who asked.
+const REST_FOR_LOOK: u32 = 4;
+
+/// When the window is looked at, and how often it was in a pause.
 #[derive(Debug, Default)]
 pub(super) struct WindowWatch {
-    since: Option<Duration>,
+    next: Option<Duration>,
     looks: u64,
 }
 
 impl WindowWatch {
     /// Whether it is time for another look; the first one is due a period after the first question.
     fn is_due(&mut self, now: Duration) -> bool {
-        let since = *self.since.get_or_insert(now);
-        let is_due = now.saturating_sub(since) >= WINDOW_PERIOD;
+        let next = *self.next.get_or_insert(now.saturating_add(WINDOW_PERIOD));
+        let is_due = now >= next;
         if is_due {
-            self.since = Some(now);
+            self.next = Some(now.saturating_add(WINDOW_PERIOD));
         }
         is_due
+    }
+
+    /// The look that was due has come to nothing, from `begun` to `now`.
+    fn put_off(&mut self, begun: Duration, now: Duration) {
+        let took = now.saturating_sub(begun);
+        let rest = WINDOW_PERIOD.max(took.saturating_mul(REST_FOR_LOOK));
+        self.next = Some(now.saturating_add(rest));
     }
 
     /// In how many pauses it was looked at so far.
@@ -57,7 +68,9 @@ impl Tracing {
             return false;
         };
         let is_untouched = window.is_untouched(guest.memory());
-        let is_due = self.window_watch.is_due((attachment.shared.host.now)());
+        let now = attachment.shared.host.now;
+        let begun = now();
+        let is_due = self.window_watch.is_due(begun);
         if is_untouched && (!is_due || guest.is_held()) {
             return false;
         }
@@ -69,7 +82,10 @@ impl Tracing {
                 self.end_tracing(guest, lost);
                 return true;
             }
-            Err(error) => log::debug!("the window cannot be looked at: {error}"),
+            Err(error) => {
+                log::debug!("the window cannot be looked at: {error}");
+                self.window_watch.put_off(begun, now());
+            }
         }
         false
     }

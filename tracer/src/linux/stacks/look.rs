@@ -165,6 +165,9 @@ impl<'a> Look<'a> {
     ) -> Vec<Region> {
         let of_modules = modules.iter().map(|module| module.text);
         let text: Vec<TextRange> = of_modules.chain([self.layout.image]).collect();
+        // A guest can have as many of them as it likes, and tasks too.
+        let mut places = places.to_vec();
+        places.sort_unstable();
         let mut parts = Vec::new();
         for task in self.tasks.iter().filter(|task| !self.keeps(**task)) {
             let State::Waits(pointer) = self.state(*task) else {
@@ -173,8 +176,11 @@ impl<'a> Look<'a> {
             let end = task.stack.wrapping_add(STACK_MIN);
             let mut all = Vec::new();
             self.add(pointer, end, &mut all);
-            let is_on_it = |at: &Gpa| all.iter().any(|part| part.holds(*at, 8));
-            if places.iter().any(is_on_it)
+            let is_on = |part: &Region| {
+                let first = places.partition_point(|at| *at < part.start);
+                places.get(first).is_some_and(|at| part.holds(*at, 8))
+            };
+            if all.iter().any(is_on)
                 && let Some(slots) = self.slots(pointer, end, by, &text)
             {
                 let mut start = pointer;

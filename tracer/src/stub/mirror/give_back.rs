@@ -155,17 +155,18 @@ fn leave_out_old(
     frames: &mut Vec<(Gva, u64)>,
     own: impl Fn(Gva, Gva) -> Gva,
 ) {
-    if frames.is_empty() || frames.len() > ASKED_MAX {
-        return;
+    let with_place = |frame: (Gva, u64)| (frame, physical(target, frame.0));
+    let mut there: Vec<_> = frames.drain(..).map(with_place).collect();
+    let is_over = |parts: &[Region], lies: Option<Gpa>| {
+        lies.is_some_and(|lies| any_holds(parts, lies, FRAME_WORD))
+    };
+    there.retain(|(_, lies)| !is_over(unused, *lies));
+    if let Some(kernel) = kernel.filter(|_| (1..=ASKED_MAX).contains(&there.len())) {
+        let places: Vec<Gpa> = there.iter().filter_map(|(_, lies)| *lies).collect();
+        let old = kernel.beside_returns(&target, target.vcpus(), &places, &own);
+        there.retain(|(_, lies)| !is_over(&old, *lies));
     }
-    let lie = frames.iter().map(|(frame, _)| physical(target, *frame));
-    let lie: Vec<Option<Gpa>> = lie.collect();
-    let places: Vec<Gpa> = lie.iter().copied().flatten().collect();
-    let old = kernel.map(|kernel| kernel.beside_returns(&target, target.vcpus(), &places, &own));
-    let old = old.unwrap_or_default();
-    let is_over = |at| any_holds(unused, at, FRAME_WORD) || any_holds(&old, at, FRAME_WORD);
-    let mut lie = lie.into_iter();
-    frames.retain(|_| !lie.next().flatten().is_some_and(is_over));
+    frames.extend(there.into_iter().map(|(frame, _)| frame));
 }
 
 /// What vCPUs that execute stubs keep.
@@ -447,14 +448,21 @@ mod tests {
             bytes: 3 * PAGE,
         };
         let kernel = MockKernel(Returns::anywhere(Untold::Unknown), vec![all]);
-        let left = |target: &MockTarget, mut frames: Vec<(Gva, u64)>| {
-            let told: (Option<&dyn Introspection>, _) = (Some(&kernel), &[][..]);
+        let left = |target: &MockTarget, unused: &[Region], mut frames: Vec<(Gva, u64)>| {
+            let told: (Option<&dyn Introspection>, _) = (Some(&kernel), unused);
             leave_out_old(target, told, &mut frames, |_, there| there);
             frames.len()
         };
-        assert_eq!(left(&target, frames().collect()), ASKED_MAX + 1);
+        assert_eq!(left(&target, &[], frames().collect()), ASKED_MAX + 1);
         // But for those that are mapped.
-        assert_eq!(left(&target, frames().skip(1).collect()), ASKED_MAX - 1023);
+        let few = frames().skip(1).collect();
+        assert_eq!(left(&target, &[], few), ASKED_MAX - 1023);
+        // What is known not to be used is not asked about.
+        let one = Region {
+            start: LIES.wrapping_add(PAGE),
+            bytes: 8,
+        };
+        assert_eq!(left(&target, &[one], frames().collect()), ASKED_MAX - 1023);
         put(&mut target, 7, STUBS.start);
         let is_stub = |word| STUBS.contains(&word);
         let stacks = Stacks::with_stubs(&target, mirror, &is_stub).unwrap();
