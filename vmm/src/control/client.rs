@@ -122,10 +122,14 @@ impl Asked {
         let waits = self.from.get_ref().set_read_timeout(None);
         let line = waits.and_then(|()| self.line());
         let line = line.map_err(|source| self.broken(source))?;
-        if let Refusal { error: Some(error) } = self.read(&line)? {
+        let told = self.read::<Notification>(&line);
+        // What refuses names no method. It is the last line, and the others can be long.
+        if told.is_err()
+            && let Refusal { error: Some(error) } = self.read(&line)?
+        {
             return Err(RequestError::Refused(error));
         }
-        let Notification { method, params } = self.read(&line)?;
+        let Notification { method, params } = told?;
         Told::read(&method, params).map_err(RequestError::Unexpected)
     }
 

@@ -75,9 +75,7 @@ impl FakeVcpu {
 
     /// Its own reason is over.
     pub(crate) fn end_rest(&self) {
-        let mut mailbox = self.shared.lock();
-        mailbox.state = VcpuState::Running;
-        mailbox.resumed.get_or_insert_with(Instant::now);
+        self.shared.lock().goes_on();
     }
 
     /// Waits until it is in this state.
@@ -130,7 +128,6 @@ fn park(shared: &Shared, conduct: &Conduct) {
         shared.gate.wait(seen);
         mailbox = shared.lock();
     }
-    mailbox.state = VcpuState::Running;
-    mailbox.resumed.get_or_insert_with(Instant::now);
+    mailbox.goes_on();
     shared.acknowledged.notify_all();
 }

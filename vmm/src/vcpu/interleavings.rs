@@ -156,8 +156,7 @@ impl Vcpu {
             let Some(mut mailbox) = self.shared.rest(mailbox, &mut AtRest(self)) else {
                 break;
             };
-            mailbox.state = VcpuState::Running;
-            mailbox.resumed.get_or_insert_with(Instant::now);
+            mailbox.goes_on();
             drop(mailbox);
             self.shared.acknowledged.notify_all();
         }

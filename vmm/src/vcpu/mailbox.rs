@@ -133,6 +133,16 @@ pub(super) struct Mailbox {
     pub(super) resumed: Option<Instant>,
 }
 
+impl Mailbox {
+    /// The thread goes on its way into the guest.
+    pub(super) fn goes_on(&mut self) {
+        self.state = VcpuState::Running;
+        self.registers = None;
+        // Of the last pause; it may have rested for another reason since.
+        self.resumed.get_or_insert_with(Instant::now);
+    }
+}
+
 /// The shared state of one vCPU.
 #[derive(Debug)]
 pub(super) struct Shared {

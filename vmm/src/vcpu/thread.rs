@@ -18,7 +18,6 @@
 //! by this thread when it parks, so that no controller waits for them later.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use insn::trap::TRAP_LENGTH;
 use kvm_ioctls::{VcpuExit, VcpuFd};
@@ -448,10 +447,7 @@ impl Vcpu {
             return State::Stopped;
         };
         self.wait = None;
-        mailbox.state = VcpuState::Running;
-        mailbox.registers = None;
-        // Of the last pause; it may have rested for another reason since.
-        mailbox.resumed.get_or_insert_with(Instant::now);
+        mailbox.goes_on();
         drop(mailbox);
         shared.acknowledged.notify_all();
         kick::serialise_core();
