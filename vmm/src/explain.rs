@@ -13,6 +13,7 @@ use tracer::tracing::options::{PERIODS_NS, RECORD_BYTES};
 use crate::control::protocol::{Mark, RpcError};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
+use crate::triggers::ArmError;
 
 /// What went wrong and what to do, in one line.
 #[must_use]
@@ -104,6 +105,7 @@ fn remedied(error: &TracingError) -> Option<String> {
         }
         TracingError::NoRecords { .. } => ", `ctl profile` shows what it counts",
         TracingError::OutputExists { .. } => "; --force replaces an older trace",
+        TracingError::TooManyProbes { .. } => " (`probe remove`)",
         TracingError::Live(_) => "; use --patch-method quiesce",
         _ if error.wants_debug_information() => {
             ": --symbols FILE gives an unstripped kernel that does"
@@ -151,6 +153,24 @@ impl From<CompactError> for Failure {
             CompactError::Interrupted => ReportError::Interrupted.into(),
             CompactError::Output(error) => Self::output(error),
             _ => Self::bad_input(error),
+        }
+    }
+}
+
+impl From<ArmError> for RpcError {
+    fn from(error: ArmError) -> Self {
+        match error {
+            ArmError::Tracing(error) => error.into(),
+            error @ ArmError::TooMany { .. } => Self::failed(error),
+        }
+    }
+}
+
+impl From<ArmError> for Failure {
+    fn from(error: ArmError) -> Self {
+        match error {
+            ArmError::Tracing(error) => error.into(),
+            error @ ArmError::TooMany { .. } => Self::bad_input(error),
         }
     }
 }
