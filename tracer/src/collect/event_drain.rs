@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::event_formats::EventFormats;
 use crate::record::Format;
 use crate::ring::geometry::Geometry;
-use crate::ring::payload::{NoPayload, read_payload};
+use crate::ring::payload::{NoPayload, PayloadMemory, read_payload};
 use crate::ring::reader::{Delivered, Mode, Patience, Progress, RingReader, Sink, discarded};
 use crate::ring::snapshot::Snapshot;
 use crate::ring::turnstile::Rings;
@@ -19,10 +19,11 @@ use trace::event::{CallValues, Passed, Record, RecordKind};
 use trace::stream::Origin;
 
 use super::backlog::{Backlog, Batch};
+use super::copied_points::CopiedPoints;
 use super::looks::Looks;
 use super::only_vcpus::OnlyVcpus;
 use super::ring_clock::RingClock;
-use super::rings::EventRings;
+use super::rings::{EventRings, SharedRings};
 use super::rooms::Rooms;
 use super::source::{Found, Source};
 use crate::clock::RunClock;
@@ -33,7 +34,7 @@ use status::RingStatus;
 
 /// Records that were delivered without a whole payload.
 #[derive(Debug, Clone, Copy, Default)]
-struct Torn {
+pub(super) struct Torn {
     overwritten: u64,
     invalid: u64,
 }
@@ -229,7 +230,7 @@ impl EventDrain {
     ) -> PointsRead {
         let mut read = PointsRead::default();
         let from = Points {
-            rings: &self.rings,
+            payloads: &self.rings,
             geometry: self.geometry,
             formats: &self.formats,
             clock,
@@ -241,7 +242,8 @@ impl EventDrain {
                 continue;
             };
             let mut records = rooms.rows();
-            let (values, seen_to) = ring.read_some(&from, patience, &mut records);
+            let memory = self.rings.records();
+            let (values, seen_to) = ring.read_some(memory, &from, patience, &mut records);
             count_hits(&mut self.hits, &records);
             read.count += records.len();
             read.is_left |= ring.found.is_some();
@@ -265,24 +267,11 @@ impl EventDrain {
         &self.formats
     }
 
-    /// Copies what the rings hold now, of which each has `lost` so many; nothing is taken out of them. Adds the events whose times
-    /// may be wrong to `doubts`.
-    pub fn copy(
-        &mut self,
-        clock: &RunClock,
-        lost: &[u64],
-        doubts: &mut TimeDoubts,
-        mut to: impl FnMut(Batch),
-    ) {
-        self.look();
-        let from = Points {
-            rings: &self.rings,
-            geometry: self.geometry,
-            formats: &self.formats,
-            clock,
-        };
-        for (PointRing { source, .. }, lost) in self.readers.iter().zip(lost) {
-            let reader = &source.reader;
+    /// Copies what the rings held at the last look, as it is; nothing is taken out of them.
+    #[must_use]
+    pub(super) fn copy(&self) -> Vec<CopiedPoints> {
+        let copy = |ring: &PointRing| {
+            let reader = &ring.source.reader;
             let snapshot = Snapshot {
                 ring: reader.ring(),
                 geometry: self.geometry,
@@ -291,22 +280,11 @@ impl EventDrain {
                 functions: self.formats.count(),
                 format: Format::Calls,
                 is_timed: self.looks.clock().is_timed(),
-                timeline: &source.timeline,
+                timeline: &ring.source.timeline,
             };
-            let mut batch = Vec::new();
-            let mut sink = PointSink {
-                vcpu: reader.ring(),
-                from: &from,
-                torn: &mut Torn::default(),
-                records: &mut batch,
-                values: 0,
-            };
-            doubts.add_all(&snapshot.deliver(self.rings.records(), &mut sink));
-            if *lost > 0 {
-                sink.lost(self.looks.clock().counter(), *lost);
-            }
-            to(Batch::held(Origin::Points(reader.ring()), batch));
-        }
+            CopiedPoints::of(&snapshot, &self.rings, &self.formats)
+        };
+        self.readers.iter().map(copy).collect()
     }
 
     /// The counts of each ring; `is_read` when records are taken out.
@@ -357,11 +335,11 @@ fn count_hits(hits: &mut Vec<u64>, records: &[Record]) {
 
 /// What records of points are made with.
 #[derive(Debug)]
-struct Points<'a> {
-    rings: &'a EventRings,
-    geometry: Geometry,
-    formats: &'a EventFormats,
-    clock: &'a RunClock,
+pub(super) struct Points<'a, P> {
+    pub payloads: &'a P,
+    pub geometry: Geometry,
+    pub formats: &'a EventFormats,
+    pub clock: &'a RunClock,
 }
 
 impl PointRing {
@@ -369,12 +347,12 @@ impl PointRing {
     /// comes is later than, if that is known.
     fn read_some(
         &mut self,
-        from: &Points<'_>,
+        memory: &SharedRings,
+        from: &Points<'_, EventRings>,
         patience: Patience,
         records: &mut Vec<Record>,
     ) -> (usize, Option<u64>) {
         let Self { source, torn, .. } = self;
-        let memory = from.rings.records();
         let found = self.found.take();
         let found = found.unwrap_or_else(|| source.find(memory));
         let mut sink = PointSink {
@@ -395,16 +373,16 @@ impl PointRing {
 }
 
 /// Turns what a ring of points delivers into records.
-struct PointSink<'a> {
-    vcpu: u16,
-    from: &'a Points<'a>,
-    torn: &'a mut Torn,
-    records: &'a mut Vec<Record>,
+pub(super) struct PointSink<'a, P> {
+    pub vcpu: u16,
+    pub from: &'a Points<'a, P>,
+    pub torn: &'a mut Torn,
+    pub records: &'a mut Vec<Record>,
     /// Bytes of their values.
-    values: usize,
+    pub values: usize,
 }
 
-impl PointSink<'_> {
+impl<P> PointSink<'_, P> {
     fn push(&mut self, ticks: u64, kind: RecordKind) {
         self.records.push(Record {
             time_ns: self.from.clock.nanoseconds(ticks),
@@ -413,7 +391,7 @@ impl PointSink<'_> {
     }
 }
 
-impl Sink for PointSink<'_> {
+impl<P: PayloadMemory> Sink for PointSink<'_, P> {
     fn record(&mut self, record: Delivered) {
         let event = EventId(record.function.0);
         let from = self.from;
@@ -421,7 +399,7 @@ impl Sink for PointSink<'_> {
             Some(format) => {
                 let (ring, at) = (self.vcpu, record.position);
                 let stacks = from.formats.stacks();
-                read_payload(from.rings, from.geometry, ring, at, format, stacks)
+                read_payload(from.payloads, from.geometry, ring, at, format, stacks)
             }
             None => Err(NoPayload::Invalid),
         };

@@ -5,6 +5,7 @@ pub(crate) mod backlog;
 mod call_ring;
 mod call_rings;
 mod call_sink;
+mod copied_points;
 pub(crate) mod counters;
 #[cfg(not(feature = "internals"))]
 pub(crate) mod drain;

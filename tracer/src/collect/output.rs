@@ -443,10 +443,7 @@ impl Output {
 
     /// Writes what is certain of its place by now.
     pub fn settle(&mut self, crew: &dyn Crew) {
-        self.pass_on(Pass::Round, crew);
-        if let Some(recording) = self.recording() {
-            recording.end_round();
-        }
+        self.end_round(crew);
         if let Some(passed_ns) = self.looked.values().min() {
             self.live.tell_overdue(*passed_ns, self.image.by_number());
         }
@@ -458,6 +455,14 @@ impl Output {
             // A file that is not found is one that was taken away.
             self.miss();
             self.say_failed();
+        }
+    }
+
+    /// What is certain of its place goes on.
+    pub(super) fn end_round(&mut self, crew: &dyn Crew) {
+        self.pass_on(Pass::Round, crew);
+        if let Some(recording) = self.recording() {
+            recording.end_round();
         }
     }
 
