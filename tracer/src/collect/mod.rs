@@ -378,13 +378,13 @@ impl SharedDrain {
             return Err(self.stood());
         }
         drain.end_output();
-        let doubts = drain.doubts();
+        let (doubts, until_ns) = (drain.doubts(), drain.recorded_until_ns());
         let room = drain.waits().map(|waits| Arc::clone(waits.room()));
         drop(drain);
         if let Some(room) = room {
             room.close();
         }
-        writer.finish(&self.told, &doubts)
+        writer.finish(&self.told, (&doubts, until_ns))
     }
 }
 

@@ -526,11 +526,17 @@ impl Output {
         })
     }
 
-    /// Completes the trace, in which times may be wrong. Returns where it is, and what is in it, if it is kept.
+    /// Completes the trace, in which times may be wrong; something would have been recorded up to `until_ns`, if that is not 0. Returns where
+    /// it is, and what is in it, if it is kept.
     ///
     /// # Errors
     /// The first [`ExportError`] since it was made.
-    pub fn finish(mut self, doubts: &TimeDoubts) -> Result<Option<Written>, ExportError> {
+    pub fn finish(
+        mut self,
+        doubts: &TimeDoubts,
+        until_ns: u64,
+    ) -> Result<Option<Written>, ExportError> {
+        self.stream.recorded_until(until_ns);
         self.pass_on(Pass::All, &Alone);
         // Whose records have all come: nothing more is told of its end.
         if self.stream.stack_bytes().is_some() {
@@ -550,12 +556,13 @@ impl Output {
         let doubts = doubts.notes();
         let holds = match store {
             Keeper::Nothing(why) => return Err(why),
-            Keeper::Records(mut recording) => Holds::Records(recording.finish(&doubts)?),
+            Keeper::Records(mut recording) => Holds::Records(recording.finish(&doubts, until_ns)?),
             Keeper::Events(mut store) => Holds::Events(store.finish(Ending {
                 doubts,
                 anomalies,
                 strays: self.stream.strays(),
                 is_cut: false,
+                until_ns,
             })?),
         };
         Ok(Some(Written { directory, holds }))

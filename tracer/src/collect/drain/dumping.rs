@@ -92,6 +92,7 @@ impl Dumping<'_> {
     ) -> Result<(Dumped, Option<Held>), ExportError> {
         self.drain.refresh();
         output.name_threads(self.drain.rings.memory(), self.drain.time.clone());
+        let until_ns = self.drain.recorded_until_ns();
         // What is lost from then on is the dump's doing.
         let before = if is_live { self.lost() } else { self.hold() };
         let end_ns = self.drain.time.least_ns();
@@ -116,7 +117,7 @@ impl Dumping<'_> {
             output.end_round(&Alone);
         }
         let (records, lost) = copied.counted();
-        let written = output.finish(&copied.doubts())?;
+        let written = output.finish(&copied.doubts(), until_ns)?;
         let dir = written.map_or_else(String::new, |one| one.directory.display().to_string());
         let dumped = Dumped {
             dir,

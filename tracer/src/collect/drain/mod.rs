@@ -77,6 +77,8 @@ pub struct Drain {
     only: OnlyVcpus,
     /// When nothing was recorded, for who copies the rings.
     off_times: OffTimes,
+    /// Up to when something would have been recorded, where nothing is any more.
+    until_ns: u64,
 }
 
 impl Drain {
@@ -131,6 +133,7 @@ impl Drain {
             is_on: false,
             only: OnlyVcpus::default(),
             off_times: OffTimes::default(),
+            until_ns: 0,
         }
     }
 
@@ -260,12 +263,31 @@ impl Drain {
         self.points.is_some()
     }
 
+    /// Up to when something would have been recorded, if something had been called: now, as long as that is so. 0 where nothing but the records
+    /// says so, as the guest itself has ended it.
+    #[must_use]
+    pub fn recorded_until_ns(&self) -> u64 {
+        if !self.is_on {
+            return self.until_ns;
+        }
+        let now_ns = self.time.least_ns();
+        let mut each = self.calls.each();
+        let is_recorded = each.any(|calls| is_recording(&calls.source.reader, &self.rings));
+        match is_recorded && self.time.rings.is_timed() {
+            true => now_ns,
+            false => 0,
+        }
+    }
+
     /// Lets stubs record, or stops them.
     pub fn switch(&mut self, on: bool) {
         // What comes now waits for nobody: all rings are switched at the same time.
         self.calls.still();
         if on && changes(self) {
             say_gap(self);
+        }
+        if !on {
+            self.until_ns = self.recorded_until_ns();
         }
         self.is_on = on;
         if on {

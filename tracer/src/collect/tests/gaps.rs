@@ -244,6 +244,45 @@ fn a_gap_is_in_a_dump_also_where_the_ring_that_tells_of_it_went_on() {
     assert!(calls[0].2.is_some(), "{calls:?}");
 }
 
+/// What is open at the end has lasted as long: until recording ended, however long the rings were read after that.
+#[test]
+fn a_trace_says_up_to_when_something_would_have_been_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = |is_switched_off: bool| {
+        let output = folder.path().join(is_switched_off.to_string());
+        let guest = MockGuest::new(MockTarget::new(1, 1 << 20));
+        let place = place_in(&guest, RecordFormat::Graph, 1, 4096);
+        TICKS.set(BEGUN);
+        let mut polled = reader_at(&guest, &place, Some(&output), paged(TICKING));
+        step(&guest, &place, Step::Entry, BEGUN + 1);
+        TICKS.set(NOW);
+        if is_switched_off {
+            polled.lock().switch(false);
+        }
+        TICKS.set(NOW + 5000);
+        polled.round();
+        polled.finish().unwrap();
+        let side = fs::read_to_string(output.join("exotrace.json")).unwrap();
+        let side: trace::export::uftrace::SideFile = serde_json::from_str(&side).unwrap();
+        side.until_ns
+    };
+    assert_eq!(said(true), NOW);
+    assert_eq!(said(false), NOW + 5000);
+}
+
+/// The same of one that the guest has ended itself: when that was, its last record says.
+#[test]
+fn what_the_guest_has_ended_does_not_go_on() {
+    let (guest, place, polled, _tail) = graph();
+    step(&guest, &place, Step::Entry, NOW - 3000);
+    assert_eq!(polled.lock().recorded_until_ns(), TICKS.get());
+    let limit = cell_word(&place, 0, LIMIT);
+    guest.target().write_word(limit, LIMIT_HOLD).unwrap();
+    assert_eq!(polled.lock().recorded_until_ns(), 0);
+    polled.lock().switch(false);
+    assert_eq!(polled.lock().recorded_until_ns(), 0);
+}
+
 #[test]
 fn switching_on_what_is_on_is_no_gap() {
     let (guest, place, polled, tail) = graph();

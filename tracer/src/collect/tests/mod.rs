@@ -547,7 +547,7 @@ fn what_was_heard_and_waits_comes_first() {
         }
         backlog.push(call(60));
         output.take(&mut backlog, &Alone);
-        output.finish(&TimeDoubts::default()).unwrap();
+        output.finish(&TimeDoubts::default(), 0).unwrap();
         let file = std::fs::read(directory.join("1000.dat")).unwrap();
         let times: Vec<u8> = file.chunks(32).map(|pair| pair[0]).collect();
         match leaves_in_the_middle {

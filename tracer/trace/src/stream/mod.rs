@@ -74,6 +74,8 @@ pub struct Stream {
     strays: u64,
     /// Of a session that traces returns.
     graph: Option<Graph>,
+    /// Up to when something would have been recorded, if that is known.
+    until_ns: Option<u64>,
 }
 
 /// Who wants nothing.
@@ -133,6 +135,7 @@ impl Stream {
             has_host: false,
             strays: 0,
             graph: None,
+            until_ns: None,
         }
     }
 
@@ -253,6 +256,11 @@ impl Stream {
         }
     }
 
+    /// Something would have been recorded up to then, and no longer, though rings were looked at later.
+    pub const fn recorded_until(&mut self, time_ns: u64) {
+        self.until_ns = Some(time_ns);
+    }
+
     /// Whether what a ring brings has to wait for the others, for this sink.
     #[must_use]
     pub fn is_ordered(&self, sink: &(impl Sink + ?Sized)) -> bool {
@@ -300,7 +308,10 @@ impl Stream {
         if let Some(graph) = self.graph.as_mut().filter(|_| pass == Pass::All) {
             graph.advance(u64::MAX, sink);
             // A call that hangs may be the last thing that any ring has brought.
-            graph.selection.lasts_until(self.merge.seen_ns());
+            let seen_ns = || self.merge.seen_ns();
+            graph
+                .selection
+                .lasts_until(self.until_ns.unwrap_or_else(seen_ns));
             graph.selection.finish(sink);
         }
     }
