@@ -243,7 +243,7 @@ fn boot(
     if let Some(at) = tracing.before_start(&mut target)? {
         machine.set_breakpoint(Some(at)).map_err(Failure::tracing)?;
     }
-    let stdin = ConsoleStdin::open().map_err(Failure::bad_input)?;
+    let stdin = Some(ConsoleStdin::open().map_err(Failure::bad_input)?);
     let limit = options.timeout.map(Limit::start);
     let limit = limit.transpose().map_err(Failure::bad_input)?;
     let bell = Bell::new().map_err(Failure::bad_input)?;
