@@ -13,7 +13,6 @@ use tracer::tracing::options::{PERIODS_NS, RECORD_BYTES};
 use crate::control::protocol::{Mark, RpcError};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
-use crate::triggers::ArmError;
 
 /// What went wrong and what to do, in one line.
 #[must_use]
@@ -153,24 +152,6 @@ impl From<CompactError> for Failure {
             CompactError::Interrupted => ReportError::Interrupted.into(),
             CompactError::Output(error) => Self::output(error),
             _ => Self::bad_input(error),
-        }
-    }
-}
-
-impl From<ArmError> for RpcError {
-    fn from(error: ArmError) -> Self {
-        match error {
-            ArmError::Tracing(error) => error.into(),
-            error @ ArmError::TooMany { .. } => Self::failed(error),
-        }
-    }
-}
-
-impl From<ArmError> for Failure {
-    fn from(error: ArmError) -> Self {
-        match error {
-            ArmError::Tracing(error) => error.into(),
-            error @ ArmError::TooMany { .. } => Self::bad_input(error),
         }
     }
 }

@@ -253,7 +253,7 @@ fn clients_have_so_many_triggers_and_no_more() {
     };
     let of_all = |status: &Value| status["triggers"].as_array().map_or(0, Vec::len);
     client.call("session.create", create("many", 250));
-    for (name, count) in [("more", 6), ("most", 5000)] {
+    for (name, count) in [("more", 6), ("most", 3000)] {
         let refused = client.refused("session.create", create(name, count));
         let words = format!("{count} triggers cannot wait beside the 251 that do: at most 256");
         assert!(refused.contains(&words), "{refused}");

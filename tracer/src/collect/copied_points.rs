@@ -6,7 +6,7 @@ use std::sync::Arc;
 use trace::doubt::TimeDoubts;
 use trace::event::Record;
 
-use super::event_drain::{PointSink, Points, Torn};
+use super::point_sink::{PointSink, Points, Torn};
 use super::rings::EventRings;
 use crate::clock::RunClock;
 use crate::event_formats::EventFormats;

@@ -6,22 +6,21 @@ use std::sync::Arc;
 use crate::event_formats::EventFormats;
 use crate::record::Format;
 use crate::ring::geometry::Geometry;
-use crate::ring::payload::{NoPayload, PayloadMemory, read_payload};
-use crate::ring::reader::{Delivered, Mode, Patience, Progress, RingReader, Sink, discarded};
+use crate::ring::reader::{Mode, Patience, Progress, RingReader, discarded};
 use crate::ring::snapshot::Snapshot;
 use crate::ring::turnstile::Rings;
 use crate::session::SessionEvents;
 use terms::addr::Gpa;
 use terms::event_format::EventId;
-use terms::field::FieldValue;
 use trace::doubt::{TimeDoubt, TimeDoubts};
-use trace::event::{CallValues, Passed, Record, RecordKind};
+use trace::event::{Record, RecordKind};
 use trace::stream::Origin;
 
 use super::backlog::{Backlog, Batch};
 use super::copied_points::CopiedPoints;
 use super::looks::Looks;
 use super::only_vcpus::OnlyVcpus;
+use super::point_sink::{PointSink, Points, Torn};
 use super::ring_clock::RingClock;
 use super::rings::{EventRings, SharedRings};
 use super::rooms::Rooms;
@@ -31,13 +30,6 @@ use crate::guest::SharedMemory;
 use crate::target::MemoryError;
 use crate::waits::Room;
 use status::RingStatus;
-
-/// Records that were delivered without a whole payload.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Torn {
-    overwritten: u64,
-    invalid: u64,
-}
 
 /// Bytes of values after which no more is taken out of a ring at a time: a stack of names, or what a number is called, can be a
 /// hundred times what the guest has written for it.
@@ -333,15 +325,6 @@ fn count_hits(hits: &mut Vec<u64>, records: &[Record]) {
     }
 }
 
-/// What records of points are made with.
-#[derive(Debug)]
-pub(super) struct Points<'a, P> {
-    pub payloads: &'a P,
-    pub geometry: Geometry,
-    pub formats: &'a EventFormats,
-    pub clock: &'a RunClock,
-}
-
 impl PointRing {
     /// Takes out what was found before, or is found now, until its values are many. Returns the bytes of these, and what all that
     /// comes is later than, if that is known.
@@ -369,71 +352,5 @@ impl PointRing {
             }
         }
         (sink.values, source.seen_to(found))
-    }
-}
-
-/// Turns what a ring of points delivers into records.
-pub(super) struct PointSink<'a, P> {
-    pub vcpu: u16,
-    pub from: &'a Points<'a, P>,
-    pub torn: &'a mut Torn,
-    pub records: &'a mut Vec<Record>,
-    /// Bytes of their values.
-    pub values: usize,
-}
-
-impl<P> PointSink<'_, P> {
-    fn push(&mut self, ticks: u64, kind: RecordKind) {
-        self.records.push(Record {
-            time_ns: self.from.clock.nanoseconds(ticks),
-            kind,
-        });
-    }
-}
-
-impl<P: PayloadMemory> Sink for PointSink<'_, P> {
-    fn record(&mut self, record: Delivered) {
-        let event = EventId(record.function.0);
-        let from = self.from;
-        let fields = match from.formats.get(event) {
-            Some(format) => {
-                let (ring, at) = (self.vcpu, record.position);
-                let stacks = from.formats.stacks();
-                read_payload(from.payloads, from.geometry, ring, at, format, stacks)
-            }
-            None => Err(NoPayload::Invalid),
-        };
-        match fields {
-            Ok(fields) => {
-                let weight = |field: &FieldValue| size_of_val(field) + field.weight();
-                self.values += fields.iter().map(weight).sum::<usize>();
-                let kind = match from.formats.call(event) {
-                    Some((function, moment)) => {
-                        let call = CallValues::of(function, moment, fields);
-                        RecordKind::Captured(Box::new(call))
-                    }
-                    None => RecordKind::Point(Box::new(Passed {
-                        event,
-                        values: fields.into(),
-                    })),
-                };
-                self.push(record.ticks, kind);
-            }
-            Err(why) => {
-                match why {
-                    NoPayload::Overwritten => self.torn.overwritten += 1,
-                    NoPayload::Invalid => self.torn.invalid += 1,
-                }
-                self.lost(record.ticks, 1);
-            }
-        }
-    }
-
-    fn lost(&mut self, ticks: u64, records: u64) {
-        let before = self.records.last_mut().map(|record| &mut record.kind);
-        match before {
-            Some(RecordKind::Lost(before)) => *before = before.saturating_add(records),
-            _ => self.push(ticks, RecordKind::Lost(records)),
-        }
     }
 }

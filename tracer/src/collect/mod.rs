@@ -24,6 +24,7 @@ pub mod only_vcpus;
 pub(crate) mod output;
 #[cfg(feature = "internals")]
 pub mod output;
+mod point_sink;
 mod recording;
 #[cfg(not(feature = "internals"))]
 pub(crate) mod ring_clock;

@@ -536,7 +536,7 @@ impl Output {
         doubts: &TimeDoubts,
         until_ns: u64,
     ) -> Result<Option<Written>, ExportError> {
-        self.stream.recorded_until(until_ns);
+        self.stream.until_ns = Some(until_ns);
         self.pass_on(Pass::All, &Alone);
         // Whose records have all come: nothing more is told of its end.
         if self.stream.stack_bytes().is_some() {

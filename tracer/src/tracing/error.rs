@@ -25,8 +25,7 @@ use trace::glob::GlobError;
 use trace::graph::threads::BadStackSize;
 
 use super::lossless::NotLossless;
-use super::options::{PERIODS_NS, RECORD_BYTES};
-use super::probe_room::PROBES_MAX;
+use super::options::{PERIODS_NS, PROBES_MAX, RECORD_BYTES};
 use crate::guest::{NoClockPage, NotLive, RegisterError, StopError};
 
 /// Why a tracing operation failed. The guest continues in each case.

@@ -14,7 +14,9 @@ use tracer::tracing::options::DEFAULT_SESSION;
 use tracer::tracing::{Tracing, TracingError};
 
 use crate::bell::Bell;
+use crate::control::protocol::RpcError;
 use crate::control::status::TriggerStatus;
+use crate::failure::Failure;
 use crate::options::trigger::Trigger;
 use crate::provider::Provider;
 use armed::Armed;
@@ -42,6 +44,24 @@ pub enum ArmError {
     /// There can be no occasion for one.
     #[error(transparent)]
     Tracing(#[from] TracingError),
+}
+
+impl From<ArmError> for RpcError {
+    fn from(error: ArmError) -> Self {
+        match error {
+            ArmError::Tracing(error) => error.into(),
+            error @ ArmError::TooMany { .. } => Self::failed(error),
+        }
+    }
+}
+
+impl From<ArmError> for Failure {
+    fn from(error: ArmError) -> Self {
+        match error {
+            ArmError::Tracing(error) => error.into(),
+            error @ ArmError::TooMany { .. } => Self::bad_input(error),
+        }
+    }
 }
 
 /// Those of a run.
@@ -169,7 +189,8 @@ mod tests {
 
     #[test]
     fn so_many_triggers_wait_and_no_more() {
-        assert!(check_room(0, TRIGGERS_MAX).is_ok() && check_room(TRIGGERS_MAX, 0).is_ok());
+        check_room(0, TRIGGERS_MAX).unwrap();
+        check_room(TRIGGERS_MAX, 0).unwrap();
         let refused = check_room(250, 7).unwrap_err().to_string();
         assert!(refused.starts_with("7 triggers cannot wait beside the 250 that do: at most 256"));
     }

@@ -1,5 +1,5 @@
-//! What the rings of a session held, on its way into a trace: a part of one ring after the other, of the one that is furthest
-//! behind, so that what waits for its place among the others is little.
+//! What the rings of a session held, on its way into a trace: a part of one ring after the other, of the one that has come the
+//! least far, so that what waits for its place among the others is little.
 
 use std::collections::VecDeque;
 
@@ -76,7 +76,7 @@ impl CopiedRings {
         doubts
     }
 
-    /// The next records from a time on of the ring that is furthest behind.
+    /// The next records from a time on of the ring that has come the least far.
     pub fn next(&mut self, drain: &Drain, from_ns: u64) -> Option<Batch> {
         let left = self.rings.iter_mut().filter(|ring| !ring.is_over);
         let ring = left.min_by_key(|ring| ring.seen_ns)?;

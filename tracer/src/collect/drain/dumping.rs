@@ -198,7 +198,7 @@ mod tests {
 
     /// Once all events of all rings were there at the same time.
     #[test]
-    fn a_part_of_a_ring_comes_at_a_time_of_the_one_that_is_furthest_behind() {
+    fn a_part_of_a_ring_comes_at_a_time_of_the_one_that_has_come_the_least_far() {
         const PARTS: u64 = 2;
         let bytes = PARTS * PIECE * 8;
         TICKS.set(BEGUN);
@@ -222,7 +222,7 @@ mod tests {
             came.push(batch.origin);
         }
         let each = [Origin::Calls(0), Origin::Calls(1)];
-        assert_eq!(came.len(), 2 * PARTS as usize + 2, "{came:?}");
+        assert_eq!(came.len() as u64, 2 * PARTS + 2, "{came:?}");
         for two in came.chunks(2) {
             assert!(each.iter().all(|origin| two.contains(origin)), "{came:?}");
         }

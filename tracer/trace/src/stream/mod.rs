@@ -74,8 +74,8 @@ pub struct Stream {
     strays: u64,
     /// Of a session that traces returns.
     graph: Option<Graph>,
-    /// Up to when something would have been recorded, if that is known.
-    until_ns: Option<u64>,
+    /// Up to when something would have been recorded, though rings were looked at later, if that is known.
+    pub until_ns: Option<u64>,
 }
 
 /// Who wants nothing.
@@ -254,11 +254,6 @@ impl Stream {
         if let Some(ring) = self.ring(origin) {
             self.merge.looked(ring, time_ns);
         }
-    }
-
-    /// Something would have been recorded up to then, and no longer, though rings were looked at later.
-    pub const fn recorded_until(&mut self, time_ns: u64) {
-        self.until_ns = Some(time_ns);
     }
 
     /// Whether what a ring brings has to wait for the others, for this sink.

@@ -318,9 +318,7 @@ impl Replay {
 
     fn finish(mut self, stop: Stop) -> Result<Replayed, CompactError> {
         let until_ns = self.end.as_ref().and_then(|end| end.until_ns);
-        if let Some(until_ns) = until_ns {
-            self.stream.recorded_until(until_ns);
-        }
+        self.stream.until_ns = until_ns;
         self.pass_on(Pass::All);
         self.know_threads();
         let anomalies = self.stream.anomalies();
