@@ -34,7 +34,10 @@ pub enum TaskTerm {
     Cgroup(String),
 }
 
-/// What is wrong with a term.
+/// Terms of one session: who asks for more and more of them is to fill no memory.
+const TERMS_MAX: usize = 4096;
+
+/// What is wrong with a term, or with so many of them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TaskTermError {
     /// Nothing at all.
@@ -49,6 +52,11 @@ pub enum TaskTermError {
     /// Not from the root on.
     #[error("'{0}' is no path of a cgroup: it begins with /")]
     Path(String),
+    /// The limit.
+    #[error(
+        "a session names at most {TERMS_MAX} tasks: name fewer, all of a process (process:NUMBER), a name that ends in * or a cgroup"
+    )]
+    TooMany,
 }
 
 impl FromStr for TaskTerm {
@@ -137,8 +145,11 @@ impl WantedTasks {
     /// What is written of them, and what follows.
     ///
     /// # Errors
-    /// A [`TaskTermError`] about the first that names nothing.
+    /// A [`TaskTermError`] about the first that names nothing, or about their number.
     pub fn new(is_not: bool, terms: &[String], follows: bool) -> Result<Self, TaskTermError> {
+        if terms.len() > TERMS_MAX {
+            return Err(TaskTermError::TooMany);
+        }
         let terms = terms.iter().map(|term| term.parse());
         Ok(Self {
             is_not,
@@ -160,12 +171,20 @@ impl WantedTasks {
     }
 
     /// These come to them; those that are there already stay.
-    pub fn add(&mut self, more: Vec<TaskTerm>) {
+    ///
+    /// # Errors
+    /// [`TaskTermError::TooMany`]; then some of them have come.
+    pub fn add(&mut self, more: Vec<TaskTerm>) -> Result<(), TaskTermError> {
         for term in more {
-            if !self.terms.contains(&term) {
-                self.terms.push(term);
+            if self.terms.contains(&term) {
+                continue;
             }
+            if self.terms.len() >= TERMS_MAX {
+                return Err(TaskTermError::TooMany);
+            }
+            self.terms.push(term);
         }
+        Ok(())
     }
 
     /// These are taken out.
@@ -221,11 +240,28 @@ mod tests {
             terms.collect::<Vec<TaskTerm>>()
         };
         let mut wanted = WantedTasks::new(false, &["1".to_owned(), "sh".to_owned()], true).unwrap();
-        wanted.add(read(&["sh", "2"]));
+        assert_eq!(wanted.add(read(&["sh", "2"])), Ok(()));
         assert_eq!(wanted.written(), ["1", "sh", "2"]);
         assert_eq!(wanted.remove(&read(&["1", "3"])), Err(TaskTerm::Number(3)));
         assert_eq!(wanted.written(), ["1", "sh", "2"]);
         assert_eq!(wanted.remove(&read(&["1", "2", "sh"])), Ok(()));
         assert!(wanted.is_all());
+    }
+
+    #[test]
+    fn a_session_names_so_many_tasks_and_no_more() {
+        let numbers = |count: usize| (0..count).map(|number| number.to_string());
+        let all: Vec<String> = numbers(TERMS_MAX).collect();
+        let mut wanted = WantedTasks::new(false, &all, false).unwrap();
+        assert_eq!(wanted.add(vec![TaskTerm::Number(0)]), Ok(()));
+        let one_more = vec![TaskTerm::Process(0)];
+        assert_eq!(wanted.add(one_more), Err(TaskTermError::TooMany));
+        let too_many: Vec<String> = numbers(TERMS_MAX + 1).collect();
+        let refused = WantedTasks::new(false, &too_many, false).unwrap_err();
+        assert!(
+            refused
+                .to_string()
+                .contains("at most 4096 tasks: name fewer")
+        );
     }
 }

@@ -104,6 +104,7 @@ fn remedied(error: &TracingError) -> Option<String> {
         }
         TracingError::NoRecords { .. } => ", `ctl profile` shows what it counts",
         TracingError::OutputExists { .. } => "; --force replaces an older trace",
+        TracingError::TooManyProbes { .. } => " (`probe remove`)",
         TracingError::Live(_) => "; use --patch-method quiesce",
         _ if error.wants_debug_information() => {
             ": --symbols FILE gives an unstripped kernel that does"

@@ -1,8 +1,8 @@
 //! stdin as the guest's console: character by character when it is a terminal, which is put back
 //! at the end. Ctrl-C stays the user's: it ends the run.
 //!
-//! A terminal of which another process group is in charge (after Ctrl-Z and `bg`) is neither read nor changed: that would stop us.
-//! It was put back before it went there.
+//! A terminal of which another process group is in charge (after Ctrl-Z and `bg`, or from the start on: `vmm run &`) is neither read nor
+//! changed: that would stop us. It was put back before it went there. When it is ours (`fg`) it is the console.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
@@ -25,8 +25,8 @@ pub enum ConsoleInput {
 /// A terminal that was made the console.
 struct Changed {
     terminal: File,
-    /// What it was like before.
-    before: libc::termios,
+    /// What it was like before; none as long as it was never ours: others have it as they want it.
+    before: Option<libc::termios>,
     /// Whether it is another's, as far as we have seen.
     is_lent: bool,
 }
@@ -42,9 +42,9 @@ impl Changed {
     /// It is as it was before. One that is another's is that already, or as that one wants it.
     fn put_back(&self) -> io::Result<()> {
         let fd = self.terminal.as_raw_fd();
-        match is_in_charge(fd) {
-            true => set_mode(fd, &self.before),
-            false => Ok(()),
+        match &self.before {
+            Some(before) if is_in_charge(fd) => set_mode(fd, before),
+            _ => Ok(()),
         }
     }
 
@@ -54,10 +54,21 @@ impl Changed {
         let is_ours = is_in_charge(fd);
         if is_ours && self.is_lent {
             // Where it refuses, the guest hears of what is typed line by line.
-            let _ = set_mode(fd, &character_by_character(&self.before));
+            let _ = self.take();
         }
         self.is_lent = !is_ours;
         is_ours
+    }
+
+    /// Makes it the console.
+    fn take(&mut self) -> io::Result<()> {
+        let fd = self.terminal.as_raw_fd();
+        let before = match self.before {
+            Some(before) => before,
+            None => mode(fd)?,
+        };
+        self.before = Some(before);
+        set_mode(fd, &character_by_character(&before))
     }
 }
 
@@ -133,30 +144,25 @@ impl std::fmt::Debug for ConsoleStdin {
 }
 
 impl ConsoleStdin {
-    /// Takes stdin, `None` when it is a terminal of which another process group is in charge
-    /// (reading or changing it would stop us).
+    /// Takes stdin; a terminal of which another process group is in charge when it is ours.
     ///
     /// # Errors
     /// When the terminal refuses the mode.
-    pub fn open() -> io::Result<Option<Self>> {
+    pub fn open() -> io::Result<Self> {
         let stdin = Self::of(File::from(io::stdin().as_fd().try_clone_to_owned()?));
-        let fd = stdin.as_raw_fd();
         if !stdin.is_terminal {
-            return Ok(Some(stdin));
-        }
-        if !is_in_charge(fd) {
-            return Ok(None);
+            return Ok(stdin);
         }
         let mut kept = changed();
-        let before = mode(fd)?;
-        *kept = Some(Changed {
+        let kept = kept.insert(Changed {
             terminal: stdin.stdin.try_clone()?,
-            before,
-            is_lent: false,
+            before: None,
+            is_lent: !is_in_charge(stdin.as_raw_fd()),
         });
-        set_mode(fd, &character_by_character(&before))?;
-        drop(kept);
-        Ok(Some(stdin))
+        if !kept.is_lent {
+            kept.take()?;
+        }
+        Ok(stdin)
     }
 
     fn of(stdin: File) -> Self {
@@ -258,7 +264,7 @@ mod tests {
         let lent = |is_lent| {
             *changed() = Some(Changed {
                 terminal: terminal.try_clone().unwrap(),
-                before,
+                before: Some(before),
                 is_lent,
             });
         };

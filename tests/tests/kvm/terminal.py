@@ -17,11 +17,12 @@ def until(what, true):
         time.sleep(0.01)
 
 
-def start():
+def start(in_charge=True):
     job = os.fork()
     if job == 0:
         os.setpgid(0, 0)
-        os.tcsetpgrp(terminal, os.getpgrp())
+        if in_charge:
+            os.tcsetpgrp(terminal, os.getpgrp())
         signal.signal(signal.SIGTTOU, signal.SIG_DFL)
         for fd in range(3):
             os.dup2(terminal, fd)
@@ -29,7 +30,8 @@ def start():
     printed = b""
     while b"workload spin" not in printed:
         printed += os.read(master, 4096)
-    until("character by character", lambda: not echoes())
+    if in_charge:
+        until("character by character", lambda: not echoes())
     return job
 
 
@@ -85,10 +87,43 @@ def bg(job):
     end(job, 104)
 
 
+def echo(is_on):
+    mode = termios.tcgetattr(terminal)
+    mode[3] = mode[3] | termios.ECHO if is_on else mode[3] & ~termios.ECHO
+    termios.tcsetattr(terminal, termios.TCSANOW, mode)
+
+
+def started(job_continues):
+    # As a shell has it while somebody edits a line.
+    echo(False)
+    job = start(in_charge=False)
+    os.write(master, b"for the shell\n")
+    assert select.select([terminal], [], [], 60)[0], "nothing comes"
+    answers()
+    assert os.waitpid(job, os.WUNTRACED | os.WNOHANG) == (0, 0), "stopped by what is typed"
+    assert os.read(terminal, 100) == b"for the shell\n"
+    echo(True)
+    os.tcsetpgrp(terminal, job)
+    if job_continues:
+        os.killpg(job, signal.SIGCONT)
+    until("character by character in the foreground", lambda: not echoes())
+    os.write(master, b"q")
+    end(job, 0)
+    os.tcsetpgrp(terminal, os.getpgrp())
+
+
+def started_in_background():
+    started(True)
+    # A shell says nothing to who runs already.
+    started(False)
+
+
 def shell():
     os.setsid()
     fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    if which == "started":
+        return started_in_background()
     {"fg": fg, "bg": bg}[which](start())
 
 

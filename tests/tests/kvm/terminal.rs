@@ -30,3 +30,9 @@ fn a_run_that_is_stopped_gives_the_terminal_back_and_takes_it_again() {
 fn a_run_in_the_background_leaves_the_terminal_to_whoever_has_it() {
     under_a_shell("bg");
 }
+
+/// A run that was started there (`vmm run &`) had no keyboard for as long as it lasted: its stdin was given up at the start.
+#[test]
+fn a_run_that_begins_in_the_background_has_the_keyboard_when_it_is_in_the_foreground() {
+    under_a_shell("started");
+}

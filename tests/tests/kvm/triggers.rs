@@ -242,6 +242,31 @@ fn triggers_of_other_sessions_wait_in_them() {
     let _ = running.end().0.good();
 }
 
+/// Each trigger keeps what it has seen: however many a client asks for, of however many sessions, there are so many.
+#[test]
+fn clients_have_so_many_triggers_and_no_more() {
+    let mut running = between_gates(&["calls_root: stop"]);
+    let mut client = running.client();
+    let create = |name: &str, count: usize| {
+        let triggers = vec!["calls_leaf: stop"; count];
+        json!({"name": name, "tracer": "graph", "options": {"trigger": triggers}})
+    };
+    let of_all = |status: &Value| status["triggers"].as_array().map_or(0, Vec::len);
+    client.call("session.create", create("many", 250));
+    for (name, count) in [("more", 6), ("most", 3000)] {
+        let refused = client.refused("session.create", create(name, count));
+        let words = format!("{count} triggers cannot wait beside the 251 that do: at most 256");
+        assert!(refused.contains(&words), "{refused}");
+    }
+    assert_eq!(of_all(&client.status()), 251);
+    client.call("session.create", create("more", 5));
+    client.call("session.delete", json!({"session": "many"}));
+    assert_eq!(of_all(&client.status()), 6);
+    client.call("session.create", create("many", 250));
+    client.call("shutdown", Value::Null);
+    let _ = running.end().0.good();
+}
+
 /// A call that does not end is noticed before it does: here, because the guest is paused inside of it.
 #[test]
 fn a_call_that_has_not_ended_is_noticed_once() {

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod abbreviations;
 mod abi;
 pub mod btf;
 mod calls;
@@ -325,10 +326,11 @@ impl DebugInfo {
             return Err(absent(what));
         }
         let index = self.index.get_or_init(|| Index::read(files));
+        let index = index.as_ref().map_err(unread)?;
         let dwarf = Dwarf {
             sections: units::sections(files),
             files,
-            index: index.as_ref().map_err(unread)?,
+            index,
             names: Room::new(NAMES, files.bytes()),
             slide: self.slide,
         };

@@ -30,6 +30,13 @@ pub(super) const RANGES: Limit = Limit {
     least: 1 << 16,
     most: 1 << 24,
 };
+/// Bytes of the tables of abbreviations of all units, each table once. Those of compilers have no byte in common.
+pub(super) const ABBREVIATIONS: Limit = Limit {
+    times: 2,
+    bytes: 1,
+    least: 1 << 16,
+    most: 1 << 30,
+};
 /// Bytes of the names that are looked at for one answer. All that are in a program in Rust, where names are long and every
 /// unit has its own, are a third of what there is.
 pub(super) const NAMES: Limit = Limit {

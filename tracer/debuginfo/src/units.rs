@@ -8,6 +8,7 @@ use gimli::{DebugInfoOffset, DwTag, UnitOffset, constants as dw};
 use terms::addr::{Gva, Slide};
 
 use super::DebugError;
+use super::abbreviations;
 use super::limits::{RANGES, Room};
 use super::sections::{Bytes, Sections};
 use super::unread::Unread;
@@ -65,7 +66,15 @@ pub(super) fn damaged(error: gimli::Error) -> DebugError {
     DebugError::Damaged(error.to_string())
 }
 
+/// The sections of a file of which there is an [`Index`]. A table of abbreviations that several units have is parsed once, and there for as
+/// long as these are.
 pub(super) fn sections(files: &Sections) -> gimli::Dwarf<Bytes<'_>> {
+    let mut sections = bare_sections(files);
+    sections.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
+    sections
+}
+
+fn bare_sections(files: &Sections) -> gimli::Dwarf<Bytes<'_>> {
     let loaded = gimli::Dwarf::load(|id| Ok::<_, std::convert::Infallible>(files.get(id)));
     match loaded {
         Ok(sections) => sections,
@@ -76,6 +85,7 @@ pub(super) fn sections(files: &Sections) -> gimli::Dwarf<Bytes<'_>> {
 impl Index {
     /// Reads the head of each unit; those that are damaged are left out.
     pub fn read(files: &Sections) -> Result<Self, Unread> {
+        abbreviations::check(files, &bare_sections(files))?;
         let dwarf = sections(files);
         let mut index = Self {
             units: Vec::new(),

@@ -38,6 +38,14 @@ pub enum Unread {
         /// The most that is believed.
         limit: u64,
     },
+    /// Tables that lie over each other.
+    #[error(
+        "the abbreviations of its units together are longer than {limit} bytes, the most that is believed of so much debug information"
+    )]
+    Abbreviations {
+        /// The most that is believed.
+        limit: u64,
+    },
     /// Names without an end.
     #[error(
         "the names in it together are longer than {limit} bytes, the most that is believed of so much debug information"

@@ -95,21 +95,6 @@ impl Batch {
     }
 }
 
-/// The records without those of before this time. Calls of which the beginning is left out are not certain.
-#[must_use]
-pub fn since(origin: Origin, mut rows: Vec<Record>, from_ns: u64) -> Vec<Record> {
-    let all = rows.len();
-    rows.retain(|record| record.time_ns >= from_ns);
-    if rows.len() < all && matches!(origin, Origin::Calls(_)) {
-        let gap = Record {
-            time_ns: from_ns,
-            kind: RecordKind::Lost(0),
-        };
-        rows.insert(0, gap);
-    }
-    rows
-}
-
 /// How many records there are, and how many are lost.
 #[must_use]
 pub fn count(rows: &[Record]) -> (u64, u64) {

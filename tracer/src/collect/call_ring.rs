@@ -274,19 +274,15 @@ impl CallRing {
     }
 
     /// What takes records that are copied, as rows.
-    pub fn copying<'a>(
-        &'a mut self,
-        to: &'a mut Vec<Record>,
-    ) -> (&'a Source, CallSink<'a, Vec<Record>>) {
+    pub fn copying<'a>(&'a self, to: &'a mut Vec<Record>) -> CallSink<'a, Vec<Record>> {
         lock(&self.stacks).begin_round();
-        let sink = CallSink {
+        CallSink {
             clock: &self.time.run,
             rings: &self.rings,
             stacks: &self.stacks,
             to,
             is_late: false,
             count: 0,
-        };
-        (&self.source, sink)
+        }
     }
 }

@@ -6,23 +6,23 @@ use std::sync::Arc;
 use crate::event_formats::EventFormats;
 use crate::record::Format;
 use crate::ring::geometry::Geometry;
-use crate::ring::payload::{NoPayload, read_payload};
-use crate::ring::reader::{Delivered, Mode, Patience, Progress, RingReader, Sink, discarded};
+use crate::ring::reader::{Mode, Patience, Progress, RingReader, discarded};
 use crate::ring::snapshot::Snapshot;
 use crate::ring::turnstile::Rings;
 use crate::session::SessionEvents;
 use terms::addr::Gpa;
 use terms::event_format::EventId;
-use terms::field::FieldValue;
 use trace::doubt::{TimeDoubt, TimeDoubts};
-use trace::event::{CallValues, Passed, Record, RecordKind};
+use trace::event::{Record, RecordKind};
 use trace::stream::Origin;
 
 use super::backlog::{Backlog, Batch};
+use super::copied_points::CopiedPoints;
 use super::looks::Looks;
 use super::only_vcpus::OnlyVcpus;
+use super::point_sink::{PointSink, Points, Torn};
 use super::ring_clock::RingClock;
-use super::rings::EventRings;
+use super::rings::{EventRings, SharedRings};
 use super::rooms::Rooms;
 use super::source::{Found, Source};
 use crate::clock::RunClock;
@@ -30,13 +30,6 @@ use crate::guest::SharedMemory;
 use crate::target::MemoryError;
 use crate::waits::Room;
 use status::RingStatus;
-
-/// Records that were delivered without a whole payload.
-#[derive(Debug, Clone, Copy, Default)]
-struct Torn {
-    overwritten: u64,
-    invalid: u64,
-}
 
 /// Bytes of values after which no more is taken out of a ring at a time: a stack of names, or what a number is called, can be a
 /// hundred times what the guest has written for it.
@@ -229,7 +222,7 @@ impl EventDrain {
     ) -> PointsRead {
         let mut read = PointsRead::default();
         let from = Points {
-            rings: &self.rings,
+            payloads: &self.rings,
             geometry: self.geometry,
             formats: &self.formats,
             clock,
@@ -241,7 +234,8 @@ impl EventDrain {
                 continue;
             };
             let mut records = rooms.rows();
-            let (values, seen_to) = ring.read_some(&from, patience, &mut records);
+            let memory = self.rings.records();
+            let (values, seen_to) = ring.read_some(memory, &from, patience, &mut records);
             count_hits(&mut self.hits, &records);
             read.count += records.len();
             read.is_left |= ring.found.is_some();
@@ -265,24 +259,11 @@ impl EventDrain {
         &self.formats
     }
 
-    /// Copies what the rings hold now, of which each has `lost` so many; nothing is taken out of them. Adds the events whose times
-    /// may be wrong to `doubts`.
-    pub fn copy(
-        &mut self,
-        clock: &RunClock,
-        lost: &[u64],
-        doubts: &mut TimeDoubts,
-        mut to: impl FnMut(Batch),
-    ) {
-        self.look();
-        let from = Points {
-            rings: &self.rings,
-            geometry: self.geometry,
-            formats: &self.formats,
-            clock,
-        };
-        for (PointRing { source, .. }, lost) in self.readers.iter().zip(lost) {
-            let reader = &source.reader;
+    /// Copies what the rings held at the last look, as it is; nothing is taken out of them.
+    #[must_use]
+    pub(super) fn copy(&self) -> Vec<CopiedPoints> {
+        let copy = |ring: &PointRing| {
+            let reader = &ring.source.reader;
             let snapshot = Snapshot {
                 ring: reader.ring(),
                 geometry: self.geometry,
@@ -291,22 +272,11 @@ impl EventDrain {
                 functions: self.formats.count(),
                 format: Format::Calls,
                 is_timed: self.looks.clock().is_timed(),
-                timeline: &source.timeline,
+                timeline: &ring.source.timeline,
             };
-            let mut batch = Vec::new();
-            let mut sink = PointSink {
-                vcpu: reader.ring(),
-                from: &from,
-                torn: &mut Torn::default(),
-                records: &mut batch,
-                values: 0,
-            };
-            doubts.add_all(&snapshot.deliver(self.rings.records(), &mut sink));
-            if *lost > 0 {
-                sink.lost(self.looks.clock().counter(), *lost);
-            }
-            to(Batch::held(Origin::Points(reader.ring()), batch));
-        }
+            CopiedPoints::of(&snapshot, &self.rings, &self.formats)
+        };
+        self.readers.iter().map(copy).collect()
     }
 
     /// The counts of each ring; `is_read` when records are taken out.
@@ -355,26 +325,17 @@ fn count_hits(hits: &mut Vec<u64>, records: &[Record]) {
     }
 }
 
-/// What records of points are made with.
-#[derive(Debug)]
-struct Points<'a> {
-    rings: &'a EventRings,
-    geometry: Geometry,
-    formats: &'a EventFormats,
-    clock: &'a RunClock,
-}
-
 impl PointRing {
     /// Takes out what was found before, or is found now, until its values are many. Returns the bytes of these, and what all that
     /// comes is later than, if that is known.
     fn read_some(
         &mut self,
-        from: &Points<'_>,
+        memory: &SharedRings,
+        from: &Points<'_, EventRings>,
         patience: Patience,
         records: &mut Vec<Record>,
     ) -> (usize, Option<u64>) {
         let Self { source, torn, .. } = self;
-        let memory = from.rings.records();
         let found = self.found.take();
         let found = found.unwrap_or_else(|| source.find(memory));
         let mut sink = PointSink {
@@ -391,71 +352,5 @@ impl PointRing {
             }
         }
         (sink.values, source.seen_to(found))
-    }
-}
-
-/// Turns what a ring of points delivers into records.
-struct PointSink<'a> {
-    vcpu: u16,
-    from: &'a Points<'a>,
-    torn: &'a mut Torn,
-    records: &'a mut Vec<Record>,
-    /// Bytes of their values.
-    values: usize,
-}
-
-impl PointSink<'_> {
-    fn push(&mut self, ticks: u64, kind: RecordKind) {
-        self.records.push(Record {
-            time_ns: self.from.clock.nanoseconds(ticks),
-            kind,
-        });
-    }
-}
-
-impl Sink for PointSink<'_> {
-    fn record(&mut self, record: Delivered) {
-        let event = EventId(record.function.0);
-        let from = self.from;
-        let fields = match from.formats.get(event) {
-            Some(format) => {
-                let (ring, at) = (self.vcpu, record.position);
-                let stacks = from.formats.stacks();
-                read_payload(from.rings, from.geometry, ring, at, format, stacks)
-            }
-            None => Err(NoPayload::Invalid),
-        };
-        match fields {
-            Ok(fields) => {
-                let weight = |field: &FieldValue| size_of_val(field) + field.weight();
-                self.values += fields.iter().map(weight).sum::<usize>();
-                let kind = match from.formats.call(event) {
-                    Some((function, moment)) => {
-                        let call = CallValues::of(function, moment, fields);
-                        RecordKind::Captured(Box::new(call))
-                    }
-                    None => RecordKind::Point(Box::new(Passed {
-                        event,
-                        values: fields.into(),
-                    })),
-                };
-                self.push(record.ticks, kind);
-            }
-            Err(why) => {
-                match why {
-                    NoPayload::Overwritten => self.torn.overwritten += 1,
-                    NoPayload::Invalid => self.torn.invalid += 1,
-                }
-                self.lost(record.ticks, 1);
-            }
-        }
-    }
-
-    fn lost(&mut self, ticks: u64, records: u64) {
-        let before = self.records.last_mut().map(|record| &mut record.kind);
-        match before {
-            Some(RecordKind::Lost(before)) => *before = before.saturating_add(records),
-            _ => self.push(ticks, RecordKind::Lost(records)),
-        }
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod backlog;
 mod call_ring;
 mod call_rings;
 mod call_sink;
+mod copied_points;
 pub(crate) mod counters;
 #[cfg(not(feature = "internals"))]
 pub(crate) mod drain;
@@ -23,6 +24,7 @@ pub mod only_vcpus;
 pub(crate) mod output;
 #[cfg(feature = "internals")]
 pub mod output;
+mod point_sink;
 mod recording;
 #[cfg(not(feature = "internals"))]
 pub(crate) mod ring_clock;
@@ -74,6 +76,8 @@ pub(crate) const LET_GO_ROUNDS: Rounds = 0..500;
 /// Those that are left.
 pub(crate) type Rounds = std::ops::Range<u32>;
 const LET_GO_REST: Duration = Duration::from_millis(1);
+/// So many times a round of who polls is waited for that long.
+const ROUND_RESTS: u32 = 5000;
 
 /// A session's reader, for who polls it and who asks it. Who asks comes next, however much there is to read, and never
 /// waits for what is being written. Several threads can read, each a ring of its own.
@@ -160,28 +164,28 @@ impl SharedDrain {
         self.read_rings();
     }
 
-    /// A whole round from now on, by whoever makes it: who polls a guest that never rests begins the next as soon as one has
-    /// ended. None when what is being written stands.
-    fn round_out_of_turn(&self) {
+    /// Waits for a whole round from now on, by who polls: that begins the next as soon as one has ended. Whether there was one within so
+    /// many rests, and before what is being written was found to stand. Who asks writes nothing itself: it would be as long away as the disk.
+    fn round_of_others(&self, rests: u32) -> bool {
         let rest = self.ask().time().rings.host().rest;
         let begun = self.rounds.begun();
-        while !self.stands() && !self.rounds.has_made_one_after(begun) {
-            if let Some(round) = self.rounds.begin_when_free() {
-                self.round_under(&round, None);
-                return;
+        for _ in 0..rests {
+            if self.rounds.has_made_one_after(begun) {
+                return true;
+            }
+            if self.stands() {
+                break;
             }
             rest(LET_GO_REST);
         }
+        self.rounds.has_made_one_after(begun)
     }
 
     fn round_with(&self, patience: Option<Patience>) -> usize {
-        self.round_under(&self.rounds.begin(), patience)
-    }
-
-    fn round_under(&self, round: &Round<'_>, patience: Option<Patience>) -> usize {
+        let round = self.rounds.begin();
         let mut count = 0;
         loop {
-            let (read, is_left) = self.part_of_round(round, patience);
+            let (read, is_left) = self.part_of_round(&round, patience);
             count += read;
             if !is_left {
                 return count;
@@ -377,13 +381,13 @@ impl SharedDrain {
             return Err(self.stood());
         }
         drain.end_output();
-        let doubts = drain.doubts();
+        let (doubts, until_ns) = (drain.doubts(), drain.recorded_until_ns());
         let room = drain.waits().map(|waits| Arc::clone(waits.room()));
         drop(drain);
         if let Some(room) = room {
             room.close();
         }
-        writer.finish(&self.told, &doubts)
+        writer.finish(&self.told, (&doubts, until_ns))
     }
 }
 
@@ -436,6 +440,11 @@ pub trait Pollers: Debug {
 
 /// Something that polls for as long as it lives.
 pub trait Poller: Debug {
+    /// Whether it makes rounds at all: who wants one waits for it then.
+    fn makes_rounds(&self) -> bool {
+        true
+    }
+
     /// Ends it, when the rounds are made that were begun and then the `last` one, by the thread that has made those: somebody
     /// looks until then. What stands, by what `stands` says, is abandoned. Whether all have ended.
     fn end(self: Box<Self>, last: Box<dyn FnOnce() + Send>, stands: &dyn Fn() -> bool) -> bool;
@@ -471,10 +480,18 @@ impl Polled {
         self.drain.ask()
     }
 
-    /// Makes a round out of turn: who listens has been told of what was recorded by now. Waits for what is being written, unless
-    /// that stands: then none is made.
-    pub fn round(&self) {
-        self.drain.round_out_of_turn();
+    /// Has a whole round made: who listens has been told of what was recorded by now, if that is so. Waits five seconds for it, and not for a
+    /// disk that stands. Where nobody polls it makes the round itself.
+    pub fn round(&self) -> bool {
+        let is_polled = self.poller.as_ref().is_some_and(|one| one.makes_rounds());
+        if is_polled {
+            return self.drain.round_of_others(ROUND_RESTS);
+        }
+        let stands = self.drain.stands();
+        if !stands {
+            self.drain.round();
+        }
+        !stands
     }
 
     /// Nobody is led to the rings any more.

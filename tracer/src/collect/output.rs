@@ -443,10 +443,7 @@ impl Output {
 
     /// Writes what is certain of its place by now.
     pub fn settle(&mut self, crew: &dyn Crew) {
-        self.pass_on(Pass::Round, crew);
-        if let Some(recording) = self.recording() {
-            recording.end_round();
-        }
+        self.end_round(crew);
         if let Some(passed_ns) = self.looked.values().min() {
             self.live.tell_overdue(*passed_ns, self.image.by_number());
         }
@@ -458,6 +455,14 @@ impl Output {
             // A file that is not found is one that was taken away.
             self.miss();
             self.say_failed();
+        }
+    }
+
+    /// What is certain of its place goes on.
+    pub(super) fn end_round(&mut self, crew: &dyn Crew) {
+        self.pass_on(Pass::Round, crew);
+        if let Some(recording) = self.recording() {
+            recording.end_round();
         }
     }
 
@@ -521,11 +526,17 @@ impl Output {
         })
     }
 
-    /// Completes the trace, in which times may be wrong. Returns where it is, and what is in it, if it is kept.
+    /// Completes the trace, in which times may be wrong; something would have been recorded up to `until_ns`, if that is not 0. Returns where
+    /// it is, and what is in it, if it is kept.
     ///
     /// # Errors
     /// The first [`ExportError`] since it was made.
-    pub fn finish(mut self, doubts: &TimeDoubts) -> Result<Option<Written>, ExportError> {
+    pub fn finish(
+        mut self,
+        doubts: &TimeDoubts,
+        until_ns: u64,
+    ) -> Result<Option<Written>, ExportError> {
+        self.stream.until_ns = Some(until_ns);
         self.pass_on(Pass::All, &Alone);
         // Whose records have all come: nothing more is told of its end.
         if self.stream.stack_bytes().is_some() {
@@ -545,12 +556,13 @@ impl Output {
         let doubts = doubts.notes();
         let holds = match store {
             Keeper::Nothing(why) => return Err(why),
-            Keeper::Records(mut recording) => Holds::Records(recording.finish(&doubts)?),
+            Keeper::Records(mut recording) => Holds::Records(recording.finish(&doubts, until_ns)?),
             Keeper::Events(mut store) => Holds::Events(store.finish(Ending {
                 doubts,
                 anomalies,
                 strays: self.stream.strays(),
                 is_cut: false,
+                until_ns,
             })?),
         };
         Ok(Some(Written { directory, holds }))

@@ -143,7 +143,8 @@ impl Recording {
         self.writer.error()
     }
 
-    pub fn finish(&mut self, doubts: &[TimeNote]) -> Result<Kept, ExportError> {
+    pub fn finish(&mut self, doubts: &[TimeNote], until_ns: u64) -> Result<Kept, ExportError> {
+        self.writer.recorded_until(until_ns);
         self.writer.finish(doubts)
     }
 }

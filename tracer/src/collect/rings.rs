@@ -186,6 +186,12 @@ impl EventRings {
         }
     }
 
+    /// Bytes that each record has for its values.
+    #[must_use]
+    pub(super) const fn payload_bytes(&self) -> u64 {
+        1 << self.payload_log2
+    }
+
     /// The records.
     #[must_use]
     pub fn records(&self) -> &SharedRings {

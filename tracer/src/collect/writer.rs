@@ -132,16 +132,16 @@ impl Writer {
         told.busy_since = None;
     }
 
-    /// Completes the trace, if there is one.
+    /// Completes the trace, if there is one: in which times may be wrong, and up to when something would have been recorded.
     pub fn finish(
         &mut self,
         told: &Mutex<Told>,
-        doubts: &TimeDoubts,
+        (doubts, until_ns): (&TimeDoubts, u64),
     ) -> Result<Option<Written>, ExportError> {
         let finished = match self.output.take() {
             Some(output) => {
                 begins(&output, told, self.now());
-                let finished = output.finish(doubts);
+                let finished = output.finish(doubts, until_ns);
                 lock(told).busy_since = None;
                 finished
             }

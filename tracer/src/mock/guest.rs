@@ -438,6 +438,10 @@ impl Pollers for NoPollers {
 }
 
 impl Poller for NoPollers {
+    fn makes_rounds(&self) -> bool {
+        false
+    }
+
     fn end(self: Box<Self>, last: Box<dyn FnOnce() + Send>, stands: &dyn Fn() -> bool) -> bool {
         let stands = stands();
         if !stands {

@@ -25,7 +25,7 @@ use trace::glob::GlobError;
 use trace::graph::threads::BadStackSize;
 
 use super::lossless::NotLossless;
-use super::options::{PERIODS_NS, RECORD_BYTES};
+use super::options::{PERIODS_NS, PROBES_MAX, RECORD_BYTES};
 use crate::guest::{NoClockPage, NotLive, RegisterError, StopError};
 
 /// Why a tracing operation failed. The guest continues in each case.
@@ -161,6 +161,16 @@ pub enum TracingError {
     TooManySessions {
         /// The name asked for.
         name: String,
+    },
+    /// The limit of probes.
+    #[error(
+        "{wanted} cannot be added to the {there} that there are: there is room for {PROBES_MAX} of all sessions, remove some"
+    )]
+    TooManyProbes {
+        /// How many were asked for.
+        wanted: String,
+        /// How many there are.
+        there: usize,
     },
     /// A session that has recorded cannot become another kind.
     #[error(

@@ -27,6 +27,7 @@ mod one_session;
 pub mod options;
 mod phases;
 mod place;
+mod probe_room;
 mod probe_text;
 pub mod probes;
 mod remarks;

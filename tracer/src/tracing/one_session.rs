@@ -82,13 +82,13 @@ impl OneSession<'_> {
         Ok(())
     }
 
-    /// Has what was recorded by now told to who listens, however long what is written takes; not when that stands.
+    /// Has what was recorded by now told to who listens, by who writes it. Whether that is so: it is waited for five seconds, and no longer,
+    /// however long what is written takes.
     ///
     /// # Errors
     /// As of [`Self::halt_at`].
-    pub fn read_now(mut self) -> Result<(), TracingError> {
-        self.halting()?.read_now();
-        Ok(())
+    pub fn read_now(mut self) -> Result<bool, TracingError> {
+        Ok(self.halting()?.read_now())
     }
 
     /// Lets stubs record again if they are to, whatever has ended it.

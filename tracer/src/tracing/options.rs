@@ -95,6 +95,10 @@ pub(crate) const PERIOD_NS: u64 = 100;
 /// The periods that are possible: a beat takes some 10 ns, and a millisecond is what sleeping gives.
 pub const PERIODS_NS: RangeInclusive<u64> = 10..=1_000_000;
 
+/// Probes of all sessions, those of modules that are still to come too: who asks for more and more of them is to fill no
+/// memory.
+pub(super) const PROBES_MAX: usize = 4096;
+
 /// What there can be room for in a record of an event, in bytes.
 pub const RECORD_BYTES: RangeInclusive<u64> = 64..=65536;
 

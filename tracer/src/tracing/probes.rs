@@ -12,7 +12,6 @@ use log::Level;
 use trace::export::probes::{ProbeNote, ValueNote};
 
 use super::attachment::Attachment;
-use super::probe_text::{Read, module_of};
 use super::stops::Stops;
 use super::{Tracing, TracingError};
 use crate::guest::Guest;
@@ -218,7 +217,7 @@ impl SetProbes {
     ) -> Result<ProbesChanged, TracingError> {
         let index = on.sessions.find(session)?;
         on.sessions.at(index)?.recording()?;
-        let set = register(on, index, probes, tactic)?;
+        let set = self.register(on, index, probes, tactic)?;
         let ids: Vec<ProbeId> = set.iter().map(|set| set.id).collect();
         self.0.extend(set);
         let stops = &mut Stops::default();
@@ -367,7 +366,7 @@ impl SetProbes {
     ) -> Result<(), TracingError> {
         let wanted = std::mem::take(&mut on.sessions.at(index)?.options.probe);
         let tactic = on.sessions.at(index)?.options.probe_tactic;
-        let registered = register(on, index, &wanted, tactic);
+        let registered = self.register(on, index, &wanted, tactic);
         if registered.is_err() {
             on.sessions.at(index)?.options.probe = wanted;
         }
@@ -441,62 +440,6 @@ impl Attachment {
             };
             let remark = format!("probe{number} ({}) {why}", probe.name);
             self.remarks.say(level, remark);
-        }
-    }
-}
-
-/// Registers what was written down in `texts`, for a session; nobody records it yet.
-fn register(
-    on: &mut Attachment,
-    index: usize,
-    texts: &[String],
-    tactic: Option<u8>,
-) -> Result<Vec<SetProbe>, TracingError> {
-    let session = on.sessions.at(index)?.name.clone();
-    let is_gone = |id| on.engine.sites().is_gone(id);
-    let read = texts
-        .iter()
-        .map(|text| on.shared.read_probe(text, tactic, is_gone));
-    let read: Vec<Read> = read.collect::<Result<_, _>>()?;
-    let room = room_of_records(on, index)?;
-    let mut set: Vec<SetProbe> = Vec::with_capacity(read.len());
-    let mut add = |read: Read, text: &String| {
-        let probe = |id, now, name| SetProbe {
-            id,
-            now,
-            name,
-            module: module_of(text),
-            obstacle: None,
-            session: session.clone(),
-            text: text.clone(),
-            tactic,
-            enabled: true,
-        };
-        match read {
-            Read::Waits { name, .. } => {
-                let id = on.engine.points_mut().reserve_probe(Arc::clone(&name))?;
-                set.push(probe(id, None, name));
-            }
-            Read::Here(new) => {
-                for mut new in new {
-                    if let Some(room) = room {
-                        new.capture.shorten(room);
-                    }
-                    let name = Arc::clone(&new.name);
-                    let id = on.engine.add_probe(new)?;
-                    set.push(probe(id, Some(id), name));
-                }
-            }
-        }
-        Ok::<_, ProbeError>(())
-    };
-    let mut each = read.into_iter().zip(texts);
-    match each.try_for_each(|(read, text)| add(read, text)) {
-        Ok(()) => Ok(set),
-        Err(error) => {
-            let ids: Vec<ProbeId> = set.iter().filter_map(|set| set.now).collect();
-            on.engine.points_mut().forget_probes(&ids);
-            Err(error.into())
         }
     }
 }

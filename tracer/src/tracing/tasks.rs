@@ -26,7 +26,7 @@ impl TaskEdit {
         let mut wanted = to.clone();
         match self {
             Self::Set(other) => wanted = other,
-            Self::Add(more) => wanted.add(more),
+            Self::Add(more) => wanted.add(more)?,
             Self::Remove(less) => {
                 wanted
                     .remove(&less)

@@ -27,7 +27,7 @@ use crate::outcome::Outcome;
 use crate::provider::Provider as _;
 use crate::run::{Places, Run};
 use crate::signals::Signals;
-use crate::triggers::{Starters, Triggers};
+use crate::triggers::{Starters, Triggers, check_room};
 use crate::verbs::attach::AttachOptions;
 use crate::watchdog::Watchdog;
 use terms::quantity::counted;
@@ -107,6 +107,7 @@ fn check(options: &AttachOptions) -> Result<(), Failure> {
     }
     options.traced.check_method()?;
     options.traced.session.check_dumps()?;
+    check_room(0, options.traced.session.trigger.len())?;
     if options.follow {
         options.check_later().map_err(TracingError::from)?;
     }

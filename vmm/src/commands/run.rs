@@ -30,7 +30,7 @@ use crate::options::trigger::{Action, Trigger};
 use crate::run::{Places, Run};
 use crate::signals::Signals;
 use crate::terminal::ConsoleStdin;
-use crate::triggers::{Starter, Starters, Triggers};
+use crate::triggers::{Starter, Starters, Triggers, check_room};
 use crate::verbs::run::RunOptions;
 use crate::watchdog::Watchdog;
 use image::Image;
@@ -53,6 +53,7 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, Failure> {
     }
     options.traced.check_method()?;
     options.traced.session.check_dumps()?;
+    check_room(0, options.traced.session.trigger.len())?;
     // As long as nothing has been made there is nothing to finish: a signal ends the process at once.
     let kernel = read_kernel(options)?;
     // Before any thread is made: all of them inherit what was given up, and what is blocked.
@@ -242,7 +243,7 @@ fn boot(
     if let Some(at) = tracing.before_start(&mut target)? {
         machine.set_breakpoint(Some(at)).map_err(Failure::tracing)?;
     }
-    let stdin = ConsoleStdin::open().map_err(Failure::bad_input)?;
+    let stdin = Some(ConsoleStdin::open().map_err(Failure::bad_input)?);
     let limit = options.timeout.map(Limit::start);
     let limit = limit.transpose().map_err(Failure::bad_input)?;
     let bell = Bell::new().map_err(Failure::bad_input)?;

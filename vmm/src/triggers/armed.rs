@@ -8,7 +8,7 @@ use terms::quantity::{in_microseconds, in_seconds};
 use trace::export::uftrace::Fired;
 use trace::live::{Happening, LiveEvent, Tail, tail};
 use tracer::tracing::session::HaltAt;
-use tracer::tracing::{Tracing, TracingError};
+use tracer::tracing::{OneSession, Tracing, TracingError};
 
 use super::action::{act, numbered, run};
 use super::starter::Starter;
@@ -133,8 +133,13 @@ impl Armed {
 
     /// Does what is to be done for all that was recorded.
     pub fn see_to_last(&mut self, guest: &impl Provider, tracing: &mut Tracing) {
-        if let Ok(session) = tracing.session(&self.session) {
-            let _ = session.read_now();
+        let session = tracing.session(&self.session);
+        if matches!(session.and_then(OneSession::read_now), Ok(false)) {
+            log::warn!(
+                "trigger '{}': what session {} has recorded last is not written yet, and not all of it was looked at: its output takes long",
+                self.trigger,
+                self.session
+            );
         }
         self.see_to(usize::MAX, guest, tracing);
         if self.unseen_by(tracing) > 0 {

@@ -9,11 +9,14 @@ mod action;
 mod armed;
 mod starter;
 
+use terms::quantity::plain;
 use tracer::tracing::options::DEFAULT_SESSION;
 use tracer::tracing::{Tracing, TracingError};
 
 use crate::bell::Bell;
+use crate::control::protocol::RpcError;
 use crate::control::status::TriggerStatus;
+use crate::failure::Failure;
 use crate::options::trigger::Trigger;
 use crate::provider::Provider;
 use armed::Armed;
@@ -21,6 +24,45 @@ pub use starter::{Starter, Starters};
 
 /// Occasions of one trigger that are seen to at a time: in between it is the turn of everything else.
 const AT_A_TIME: usize = 16;
+
+/// Those of all sessions: each keeps what it has seen and not done yet.
+const TRIGGERS_MAX: usize = 256;
+
+/// Why triggers do not wait.
+#[derive(Debug, thiserror::Error)]
+pub enum ArmError {
+    /// The limit.
+    #[error(
+        "{wanted} cannot wait beside the {there} that do: at most {TRIGGERS_MAX} of all sessions can, delete a session whose triggers are not needed or name fewer"
+    )]
+    TooMany {
+        /// How many were asked for.
+        wanted: String,
+        /// How many there are, those that have fired for the last time too.
+        there: usize,
+    },
+    /// There can be no occasion for one.
+    #[error(transparent)]
+    Tracing(#[from] TracingError),
+}
+
+impl From<ArmError> for RpcError {
+    fn from(error: ArmError) -> Self {
+        match error {
+            ArmError::Tracing(error) => error.into(),
+            error @ ArmError::TooMany { .. } => Self::failed(error),
+        }
+    }
+}
+
+impl From<ArmError> for Failure {
+    fn from(error: ArmError) -> Self {
+        match error {
+            ArmError::Tracing(error) => error.into(),
+            error @ ArmError::TooMany { .. } => Self::bad_input(error),
+        }
+    }
+}
 
 /// Those of a run.
 #[derive(Debug)]
@@ -34,12 +76,12 @@ impl Triggers {
     /// Has these wait in the session that a run begins with.
     ///
     /// # Errors
-    /// [`TracingError`] about one for which there can be no occasion.
+    /// [`ArmError`].
     pub fn begin(
         list: &[Trigger],
         (bell, starters): (Bell, Starters),
         tracing: &mut Tracing,
-    ) -> Result<Self, TracingError> {
+    ) -> Result<Self, ArmError> {
         let mut triggers = Self {
             bell,
             starters,
@@ -59,7 +101,7 @@ impl Triggers {
         session: &str,
         list: &[Trigger],
         tracing: &mut Tracing,
-    ) -> Result<(), TracingError> {
+    ) -> Result<(), ArmError> {
         let starter = self.starters.asked.clone();
         self.wait_in(session, list, &starter, tracing)
     }
@@ -70,7 +112,8 @@ impl Triggers {
         list: &[Trigger],
         starter: &Starter,
         tracing: &mut Tracing,
-    ) -> Result<(), TracingError> {
+    ) -> Result<(), ArmError> {
+        check_room(self.armed.len(), list.len())?;
         for trigger in list {
             let armed = Armed::new(session, trigger, (&self.bell, starter), tracing)?;
             self.armed.push(armed);
@@ -123,5 +166,32 @@ impl Triggers {
     /// The run is over. What was seen at its end can only have commands run; says what has not fired.
     pub fn end(&mut self) {
         self.armed.iter_mut().for_each(Armed::end);
+    }
+}
+
+/// Whether so many more can wait beside those that do.
+///
+/// # Errors
+/// [`ArmError::TooMany`].
+pub fn check_room(there: usize, more: usize) -> Result<(), ArmError> {
+    if there + more <= TRIGGERS_MAX {
+        return Ok(());
+    }
+    Err(ArmError::TooMany {
+        wanted: plain(more as u64, "trigger"),
+        there,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_triggers_wait_and_no_more() {
+        check_room(0, TRIGGERS_MAX).unwrap();
+        check_room(TRIGGERS_MAX, 0).unwrap();
+        let refused = check_room(250, 7).unwrap_err().to_string();
+        assert!(refused.starts_with("7 triggers cannot wait beside the 250 that do: at most 256"));
     }
 }

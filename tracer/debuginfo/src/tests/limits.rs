@@ -61,6 +61,49 @@ fn with_names(character: u8, structures: u32) -> DebugInfo {
     opened(&File::new(unit.sections(1)).section(".debug_str", text))
 }
 
+/// What is asked of a file of so many abbreviations, and as many units: what the first of them begin at is the whole table, what
+/// others do is an end of it.
+fn with_tables(count: u32) -> Option<Unread> {
+    let mut unit = Unit::new(&[]);
+    for _ in 1..count {
+        unit.entry(dw::DW_TAG_structure_type, &[]);
+    }
+    let [(info, bytes), abbreviations] = unit.sections(1);
+    // Each is five bytes: code, tag, whether there are children, and two zeros.
+    let units = (0..count).flat_map(|number| {
+        let mut unit = bytes.clone();
+        unit[8..12].copy_from_slice(&(5 * number).to_le_bytes());
+        unit
+    });
+    let file = File::new([(info, units.collect()), abbreviations]);
+    match opened(&file).variable(Moment::At(Gva(CODE)), "any") {
+        Err(DebugError::Unread { why, .. }) => Some(why),
+        Err(DebugError::Absent { .. }) => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn tables_of_abbreviations_cannot_all_be_ends_of_one() {
+    assert_eq!(with_tables(100), None);
+    let limit = 1 << 16;
+    assert_eq!(with_tables(200), Some(Unread::Abbreviations { limit }));
+}
+
+/// Once each unit had it parsed again, and again for each answer.
+#[test]
+fn a_table_of_abbreviations_that_units_share_is_parsed_once() {
+    let file = File::new(Unit::new(&[]).sections(3));
+    let same = opened(&file).dwarf("units", |dwarf| {
+        let units = dwarf.index.units().map(|offset| dwarf.unit(offset));
+        let units = units.collect::<Result<Vec<_>, _>>()?;
+        let is_same =
+            |unit: &&units::Unit<'_>| Arc::ptr_eq(&unit.abbreviations, &units[0].abbreviations);
+        Ok(units.iter().filter(is_same).count())
+    });
+    assert_eq!(same, Ok(3));
+}
+
 const NO_NAMES: &str = "but it is not read: the names in it together are longer than 16777216 bytes, the most that is \
                         believed of so much debug information";
 

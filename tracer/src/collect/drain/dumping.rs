@@ -2,18 +2,18 @@
 
 use std::sync::MutexGuard;
 
-use trace::doubt::TimeDoubts;
-use trace::event::Record;
+use trace::crew::Alone;
 use trace::export::uftrace::ExportError;
 use trace::stream::Origin;
 
+use super::copied::{CopiedRing, CopiedRings, Held as HeldRecords};
 use super::{Drain, say_gap};
-use crate::collect::backlog::{Batch, count, since};
+use crate::collect::backlog::Batch;
 use crate::collect::call_ring::CallRing;
 use crate::collect::event_drain::EventDrain;
 use crate::collect::output::Output;
-use crate::ring::reader::{Sink, discarded};
-use crate::ring::snapshot::Snapshot;
+use crate::ring::reader::discarded;
+use crate::ring::snapshot::{PIECE, Snapshot};
 use status::Dumped;
 
 /// How many calls and events each ring had lost: when it was held, if it was.
@@ -78,37 +78,9 @@ impl Dumping<'_> {
         since.fold(0, u64::saturating_add)
     }
 
-    /// What a ring holds, and last what it has refused, `discarded` records: that has no place among its slots.
-    fn copy_of(
-        &mut self,
-        index: usize,
-        discarded: u64,
-        doubts: &mut TimeDoubts,
-    ) -> Option<(u16, Vec<Record>)> {
-        let mut calls = self.drain.calls.ring(index)?;
-        let mut records = Vec::new();
-        let (source, mut sink) = calls.copying(&mut records);
-        let reader = &source.reader;
-        let snapshot = Snapshot {
-            ring: reader.ring(),
-            geometry: self.drain.geometry,
-            first: reader.first(),
-            head: reader.head(),
-            functions: self.drain.functions,
-            format: self.drain.format,
-            is_timed: self.drain.time.rings.is_timed(),
-            timeline: &source.timeline,
-        };
-        doubts.add_all(&snapshot.deliver(&self.drain.rings, &mut sink));
-        if discarded > 0 {
-            sink.lost(self.drain.time.rings.counter(), discarded);
-        }
-        Some((reader.ring(), records))
-    }
-
-    /// Writes what the rings hold now to `output`, of what was recorded from a time on; nothing is taken out of them. Unless
-    /// `is_live`, nothing is recorded meanwhile, so nothing is written over before it is copied. What is lost by that is not
-    /// known yet ([`Self::lost_since`]).
+    /// Writes what the rings hold now to `output`, of what was recorded from a time on; nothing is taken out of them. They are copied
+    /// as they are: that takes as much memory as they hold, and no disk's time. Unless `is_live`, nothing is recorded meanwhile, so nothing is
+    /// written over before it is copied. What is lost by that is not known yet ([`Self::lost_since`]).
     ///
     /// # Errors
     /// [`ExportError`] when not all could be written.
@@ -120,23 +92,19 @@ impl Dumping<'_> {
     ) -> Result<(Dumped, Option<Held>), ExportError> {
         self.drain.refresh();
         output.name_threads(self.drain.rings.memory(), self.drain.time.clone());
+        let until_ns = self.drain.recorded_until_ns();
         // What is lost from then on is the dump's doing.
         let before = if is_live { self.lost() } else { self.hold() };
+        let end_ns = self.drain.time.least_ns();
         self.drain.look();
         if let Some(points) = &self.drain.points {
             output.know_points(points.formats());
         }
-        let mut doubts = TimeDoubts::default();
-        let (mut records, mut lost) = (0, 0u64);
-        self.copy(&before, &mut doubts, |batch| {
-            let origin = batch.origin;
-            let rows = since(origin, batch.records.into_rows(Vec::new()), from_ns);
-            if matches!(origin, Origin::Calls(_) | Origin::Points(_)) {
-                let (held, gone) = count(&rows);
-                (records, lost) = (records + held, lost.saturating_add(gone));
-            }
-            output.append(Batch::held(origin, rows));
-        });
+        let mut copied = CopiedRings::new(self.copy(&before), end_ns);
+        let forgotten = self.drain.off_times.forgotten();
+        let forgotten_ns = forgotten.map_or(0, |until| self.drain.time.run.nanoseconds(until));
+        let from_ns = from_ns.max(forgotten_ns);
+        self.say_others((from_ns, end_ns), &mut output);
         let held = (!is_live).then_some(before);
         if held.is_some() {
             self.release();
@@ -144,7 +112,12 @@ impl Dumping<'_> {
         if !self.drain.probes.is_empty() {
             output.describe_probes(&self.drain.probes);
         }
-        let written = output.finish(&doubts)?;
+        while let Some(batch) = copied.next(self.drain, from_ns) {
+            output.append(batch);
+            output.end_round(&Alone);
+        }
+        let (records, lost) = copied.counted();
+        let written = output.finish(&copied.doubts(), until_ns)?;
         let dir = written.map_or_else(String::new, |one| one.directory.display().to_string());
         let dumped = Dumped {
             dir,
@@ -155,22 +128,104 @@ impl Dumping<'_> {
         Ok((dumped, held))
     }
 
-    /// Copies all that there is, ring by ring; each has `lost` so many.
-    fn copy(&mut self, lost: &Held, doubts: &mut TimeDoubts, mut to: impl FnMut(Batch)) {
-        for (index, discarded) in lost.calls.iter().enumerate() {
-            if let Some((ring, rows)) = self.copy_of(index, *discarded, doubts) {
-                to(Batch::held(Origin::Calls(ring), rows));
-            }
+    /// Copies all that the rings hold, of which each has `lost` so many.
+    fn copy(&mut self, lost: &Held) -> Vec<CopiedRing> {
+        let drain = &mut *self.drain;
+        // The first ring tells of all of them: what others have done meanwhile lies between.
+        let mut off_times = Some(drain.off_times.known());
+        let by = drain.time.rings.counter();
+        let mut rings = Vec::new();
+        for (calls, refused) in drain.calls.each().zip(&lost.calls) {
+            let source = &calls.source;
+            let reader = &source.reader;
+            let snapshot = Snapshot {
+                ring: reader.ring(),
+                geometry: drain.geometry,
+                first: reader.first(),
+                head: reader.head(),
+                functions: drain.functions,
+                format: drain.format,
+                is_timed: drain.time.rings.is_timed(),
+                timeline: &source.timeline,
+            };
+            let off_times = off_times.take().unwrap_or_default();
+            let held = HeldRecords::Calls(snapshot.copy(&drain.rings, PIECE), off_times);
+            let origin = Origin::Calls(reader.ring());
+            rings.push(CopiedRing::new(origin, held, (*refused, by)));
         }
-        if let Some(stalls) = &self.drain.stalls {
-            stalls.copy(&self.drain.time.run, &mut to);
+        let Some(points) = &mut drain.points else {
+            return rings;
+        };
+        let refused = lost.events.as_deref().unwrap_or_default();
+        let copied = points.copy().into_iter().zip(refused);
+        rings.extend(copied.map(|(copied, refused)| {
+            let origin = Origin::Points(copied.ring());
+            CopiedRing::new(origin, HeldRecords::Points(copied), (*refused, by))
+        }));
+        rings
+    }
+
+    /// What is no ring of the guest's: of each there is as much as is kept at all, which is little.
+    fn say_others(&self, (from_ns, end_ns): (u64, u64), output: &mut Output) {
+        let drain = &*self.drain;
+        let mut say = |batch: Batch| {
+            let mut rows = batch.records.into_rows(Vec::new());
+            rows.retain(|record| record.time_ns >= from_ns);
+            output.append(Batch {
+                looked_ns: Some(end_ns),
+                ..Batch::held(batch.origin, rows)
+            });
+        };
+        if let Some(stalls) = &drain.stalls {
+            stalls.copy(&drain.time.run, &mut say);
         }
-        if let Some(host) = &self.drain.host {
-            host.copy(&self.drain.time.run, &mut to);
+        if let Some(host) = &drain.host {
+            host.copy(&drain.time.run, &mut say);
         }
-        if let Some(points) = &mut self.drain.points {
-            let lost = lost.events.as_deref().unwrap_or_default();
-            points.copy(&self.drain.time.run, lost, doubts, &mut to);
+        if drain.points.is_none() {
+            // Who waits for what they bring need not.
+            let rings = 0..drain.rings.count();
+            rings.for_each(|ring| say(Batch::held(Origin::Points(ring), Vec::new())));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collect::tests::{BEGUN, NOW, TICKING, TICKS, call_on, paged, reader_in};
+    use crate::record::Format;
+
+    /// Once all events of all rings were there at the same time.
+    #[test]
+    fn a_part_of_a_ring_comes_at_a_time_of_the_one_that_has_come_the_least_far() {
+        const PARTS: u64 = 2;
+        let bytes = PARTS * PIECE * 8;
+        TICKS.set(BEGUN);
+        let (guest, place, polled) = reader_in(Format::Calls, None, paged(TICKING), 2, bytes);
+        TICKS.set(NOW);
+        for vcpu in [0, 1] {
+            call_on(vcpu, &guest, &place, 0..PARTS * PIECE + 100);
+        }
+        let mut drain = polled.lock();
+        let mut dumping = drain.dumping();
+        let held = dumping.hold();
+        dumping.drain.look();
+        let end_ns = dumping.drain.time.least_ns();
+        let mut copied = CopiedRings::new(dumping.copy(&held), end_ns);
+        let mut came = Vec::new();
+        while let Some(batch) = copied.next(dumping.drain, 0) {
+            assert!(batch.looked_ns.is_some());
+            let rows = batch.records.into_rows(Vec::new());
+            // What was lost before, and that nothing was recorded before that, comes beside it.
+            assert!(rows.len() as u64 <= PIECE + 2);
+            came.push(batch.origin);
+        }
+        let each = [Origin::Calls(0), Origin::Calls(1)];
+        assert_eq!(came.len() as u64, 2 * PARTS + 2, "{came:?}");
+        for two in came.chunks(2) {
+            assert!(each.iter().all(|origin| two.contains(origin)), "{came:?}");
+        }
+        assert_eq!(copied.counted(), (2 * PARTS * PIECE, 200));
     }
 }

@@ -2,7 +2,9 @@
 //! records, and takes the records out when there is somewhere to put them. It writes nothing: what was read waits
 //! (`Backlog`) for who writes, so whoever asks for counts never waits for a disk.
 
+mod copied;
 mod dumping;
+mod off_times;
 
 use std::sync::Arc;
 
@@ -18,6 +20,7 @@ use trace::export::uftrace::{Entries, Metadata};
 use trace::live::Listener;
 
 use self::dumping::Dumping;
+use self::off_times::{OffTime, OffTimes};
 use super::backlog::{Backlog, RECORDS_MAX};
 use super::call_ring::{CallRing, Shared};
 use super::call_rings::CallRings;
@@ -72,6 +75,10 @@ pub struct Drain {
     is_on: bool,
     /// Of which vCPUs it is.
     only: OnlyVcpus,
+    /// When nothing was recorded, for who copies the rings.
+    off_times: OffTimes,
+    /// Up to when something would have been recorded, where nothing is any more.
+    until_ns: u64,
 }
 
 impl Drain {
@@ -125,6 +132,8 @@ impl Drain {
             probes: Vec::new(),
             is_on: false,
             only: OnlyVcpus::default(),
+            off_times: OffTimes::default(),
+            until_ns: 0,
         }
     }
 
@@ -254,12 +263,31 @@ impl Drain {
         self.points.is_some()
     }
 
+    /// Up to when something would have been recorded, if something had been called: now, as long as that is so. 0 where nothing but the records
+    /// says so, as the guest itself has ended it.
+    #[must_use]
+    pub fn recorded_until_ns(&self) -> u64 {
+        if !self.is_on {
+            return self.until_ns;
+        }
+        let now_ns = self.time.least_ns();
+        let mut each = self.calls.each();
+        let is_recorded = each.any(|calls| is_recording(&calls.source.reader, &self.rings));
+        match is_recorded && self.time.rings.is_timed() {
+            true => now_ns,
+            false => 0,
+        }
+    }
+
     /// Lets stubs record, or stops them.
     pub fn switch(&mut self, on: bool) {
         // What comes now waits for nobody: all rings are switched at the same time.
         self.calls.still();
         if on && changes(self) {
             say_gap(self);
+        }
+        if !on {
+            self.until_ns = self.recorded_until_ns();
         }
         self.is_on = on;
         if on {
@@ -510,19 +538,22 @@ fn changes(drain: &Drain) -> bool {
 /// Nothing was recorded for some time up to now, and something is about to be: says so after all that was before that, and before
 /// the first that comes on any vCPU. Else a call would be taken for one that was open when recording ended.
 fn say_gap(drain: &mut Drain) {
-    if !drain.is_written {
-        return;
-    }
     drain.look();
-    if !drain
-        .calls
-        .all(|reader| reader.is_drained_to(reader.head()))
-    {
+    let is_drained = |reader: &RingReader| reader.is_drained_to(reader.head());
+    if drain.is_written && !drain.calls.all(is_drained) {
         drain.refresh();
     }
-    if let Some(mut first) = drain.calls.each().next() {
-        // Who was in a stub may have reserved a slot since.
-        first.look();
-        first.note_gap(drain.time.least_ns());
+    let Some(mut first) = drain.calls.each().next() else {
+        return;
+    };
+    // Who was in a stub may have reserved a slot since.
+    first.look();
+    let until = drain.time.rings.least();
+    if drain.is_written {
+        first.note_gap(drain.time.run.nanoseconds(until));
     }
+    drain.off_times.add(OffTime {
+        head: first.source.reader.head(),
+        until,
+    });
 }

@@ -53,6 +53,10 @@ fn other(guest: &MockGuest, place: &SessionMemory) {
 /// When each call that has returned was entered, how long it took, and what is said of its end.
 fn calls(mut polled: Polled, tail: &Tail) -> Vec<(u64, Option<u64>, Option<String>)> {
     assert!(polled.finish().unwrap().is_none());
+    ended(tail)
+}
+
+fn ended(tail: &Tail) -> Vec<(u64, Option<u64>, Option<String>)> {
     let mut entered = 0;
     let of = |event: trace::live::LiveEvent| match event.what {
         Happening::Call { function, .. } if function.ends_with('1') => {
@@ -159,6 +163,124 @@ fn a_ring_is_seen_to_what_comes_after_its_gaps() {
     let (last, before) = looked.split_last().unwrap();
     assert_eq!(*last, Some(NOW + 1000));
     assert!(before.iter().all(Option::is_none), "{looked:?}");
+}
+
+/// The calls of function 1 that a dump has, as [`calls`] has those of a trace.
+fn dumped(polled: &Polled, rings: u16) -> Vec<(u64, Option<u64>, Option<String>)> {
+    let (tail, listener) = tail(|| ());
+    let stream = Stream::of_graph(rings, STACK, usize::MAX).unwrap();
+    let mut output = Output::told(&Arc::new(nop_image(FUNCTIONS)), stream);
+    let mut backlog = Backlog::default();
+    backlog.news.listeners.push(listener);
+    output.take(&mut backlog, &Alone);
+    let (dumped, _) = polled.lock().dumping().dump(output, false, 0).unwrap();
+    assert!(dumped.records > 0);
+    ended(&tail)
+}
+
+/// Rings that nobody reads.
+fn unread(rings: u16) -> (MockGuest, SessionMemory, Polled) {
+    let guest = MockGuest::new(MockTarget::new(1, 1 << 20));
+    let place = place_in(&guest, RecordFormat::Graph, rings, 4096);
+    TICKS.set(BEGUN);
+    let polled = reader_at(&guest, &place, None, paged(TICKING));
+    (guest, place, polled)
+}
+
+/// A dump once had none: what was open while recording was off took as long as that, with certainty.
+#[test]
+fn a_dump_has_the_gaps_of_before_too() {
+    for is_read in [false, true] {
+        let (guest, place, polled) = unread(1);
+        let _heard = is_read.then(|| {
+            let (tail, listener) = tail(|| ());
+            let begin = || {
+                let stream = Stream::of_graph(1, STACK, WAITING_MAX).unwrap();
+                Ok::<_, ()>(Output::told(&Arc::new(nop_image(FUNCTIONS)), stream))
+            };
+            polled.lock().listen(listener, begin).unwrap();
+            tail
+        });
+        step(&guest, &place, Step::Entry, NOW - 5000);
+        step(&guest, &place, Step::Exit, NOW - 4000);
+        step(&guest, &place, Step::Entry, NOW - 3000);
+        gap(&polled, NOW);
+        TICKS.set(NOW + 1000);
+        step(&guest, &place, Step::Exit, NOW + 3);
+        step(&guest, &place, Step::Entry, NOW + 7);
+        step(&guest, &place, Step::Exit, NOW + 11);
+        for _ in 0..2 {
+            // The second one has the gap that the first has made, after all of these.
+            let calls = dumped(&polled, 1);
+            assert_eq!(calls[0], (NOW - 5000, Some(1000), None));
+            assert!(calls[1].2.is_some(), "{calls:?}");
+            assert_eq!(calls[2..], [(NOW + 7, Some(4), None)]);
+        }
+    }
+}
+
+/// The first ring says where a gap was, and what it had before that can be written over long since.
+#[test]
+fn a_gap_is_in_a_dump_also_where_the_ring_that_tells_of_it_went_on() {
+    let (guest, place, polled) = unread(2);
+    let on_other = |step: Step, ticks| {
+        let step = Some((step, SLOT));
+        assert!(guest.step(&place, 1, FunctionId(1), ticks, step).unwrap());
+    };
+    on_other(Step::Entry, NOW - 3000);
+    other(&guest, &place);
+    gap(&polled, NOW);
+    TICKS.set(NOW + 10_000);
+    for call in 0..600 {
+        let step = |step, ticks| {
+            let step = Some((step, OTHER - 128));
+            assert!(guest.step(&place, 0, FunctionId(2), ticks, step).unwrap());
+        };
+        step(Step::Entry, NOW + 10 + 2 * call);
+        step(Step::Exit, NOW + 11 + 2 * call);
+    }
+    on_other(Step::Exit, NOW + 3000);
+    let calls = dumped(&polled, 2);
+    assert!(calls[0].2.is_some(), "{calls:?}");
+}
+
+/// What is open at the end has lasted as long: until recording ended, however long the rings were read after that.
+#[test]
+fn a_trace_says_up_to_when_something_would_have_been_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = |is_switched_off: bool| {
+        let output = folder.path().join(is_switched_off.to_string());
+        let guest = MockGuest::new(MockTarget::new(1, 1 << 20));
+        let place = place_in(&guest, RecordFormat::Graph, 1, 4096);
+        TICKS.set(BEGUN);
+        let mut polled = reader_at(&guest, &place, Some(&output), paged(TICKING));
+        step(&guest, &place, Step::Entry, BEGUN + 1);
+        TICKS.set(NOW);
+        if is_switched_off {
+            polled.lock().switch(false);
+        }
+        TICKS.set(NOW + 5000);
+        polled.round();
+        polled.finish().unwrap();
+        let side = fs::read_to_string(output.join("exotrace.json")).unwrap();
+        let side: trace::export::uftrace::SideFile = serde_json::from_str(&side).unwrap();
+        side.until_ns
+    };
+    assert_eq!(said(true), NOW);
+    assert_eq!(said(false), NOW + 5000);
+}
+
+/// The same of one that the guest has ended itself: when that was, its last record says.
+#[test]
+fn what_the_guest_has_ended_does_not_go_on() {
+    let (guest, place, polled, _tail) = graph();
+    step(&guest, &place, Step::Entry, NOW - 3000);
+    assert_eq!(polled.lock().recorded_until_ns(), TICKS.get());
+    let limit = cell_word(&place, 0, LIMIT);
+    guest.target().write_word(limit, LIMIT_HOLD).unwrap();
+    assert_eq!(polled.lock().recorded_until_ns(), 0);
+    polled.lock().switch(false);
+    assert_eq!(polled.lock().recorded_until_ns(), 0);
 }
 
 #[test]

@@ -54,14 +54,14 @@ const CALLS: u64 = 100;
 /// Bytes of a stack.
 const STACK: u64 = 16 << 10;
 /// When the host's clock stands still ([`mock::HOST`]).
-const NOW: u64 = 1 << 40;
+pub(in crate::collect) const NOW: u64 = 1 << 40;
 /// When the first call is made of those that have returns.
-const BEGUN: u64 = NOW - 10_000_000;
+pub(in crate::collect) const BEGUN: u64 = NOW - 10_000_000;
 /// A machine that does ten other things is not late yet.
 const NEVER: Duration = Duration::from_secs(300);
 
 /// Times from a clock page that is never late.
-fn paged(host: HostClock) -> RingClock {
+pub(in crate::collect) fn paged(host: HostClock) -> RingClock {
     RingClock::Page(host, Beats::without_end())
 }
 
@@ -86,7 +86,7 @@ fn reader_of(
 }
 
 /// The same, of records of this format.
-fn reader_in(
+pub(in crate::collect) fn reader_in(
     format: RecordFormat,
     output: Option<&Path>,
     clock: RingClock,
@@ -168,11 +168,11 @@ fn reader_at(
 
 thread_local! {
     /// What this thread's counter says.
-    static TICKS: Cell<u64> = const { Cell::new(BEGUN) };
+    pub(in crate::collect) static TICKS: Cell<u64> = const { Cell::new(BEGUN) };
 }
 
 /// A clock that is set by a test: it begins before its calls are made, [`BEGUN`].
-const TICKING: HostClock = HostClock {
+pub(in crate::collect) const TICKING: HostClock = HostClock {
     counter: || TICKS.get(),
     ..mock::HOST
 };
@@ -204,7 +204,12 @@ fn call(guest: &MockGuest, place: &SessionMemory, calls: u64) {
     call_on(0, guest, place, 0..calls);
 }
 
-fn call_on(vcpu: u16, guest: &MockGuest, place: &SessionMemory, calls: Range<u64>) {
+pub(in crate::collect) fn call_on(
+    vcpu: u16,
+    guest: &MockGuest,
+    place: &SessionMemory,
+    calls: Range<u64>,
+) {
     for call in calls {
         let function = FunctionId(u32::try_from(call % FUNCTIONS).unwrap());
         let ticks = NOW - 1_000_000 + call;
@@ -542,7 +547,7 @@ fn what_was_heard_and_waits_comes_first() {
         }
         backlog.push(call(60));
         output.take(&mut backlog, &Alone);
-        output.finish(&TimeDoubts::default()).unwrap();
+        output.finish(&TimeDoubts::default(), 0).unwrap();
         let file = std::fs::read(directory.join("1000.dat")).unwrap();
         let times: Vec<u8> = file.chunks(32).map(|pair| pair[0]).collect();
         match leaves_in_the_middle {

@@ -439,7 +439,7 @@ impl TraceSession {
             }
             None => {
                 let output = self.output.take();
-                let finished = output.map_or(Ok(None), |output| output.finish(&self.doubts));
+                let finished = output.map_or(Ok(None), |output| output.finish(&self.doubts, 0));
                 (None, finished.map(|_| None).map_err(TracingError::from))
             }
         }

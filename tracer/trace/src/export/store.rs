@@ -75,4 +75,6 @@ pub struct Ending {
     pub strays: u64,
     /// Whether what came is not all that there was.
     pub is_cut: bool,
+    /// Up to when something would have been recorded, in nanoseconds; 0 where nothing but the records says so.
+    pub until_ns: u64,
 }

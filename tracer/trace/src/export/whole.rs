@@ -78,6 +78,19 @@ impl<F: Write + Cut> Whole<F> {
         Ok(())
     }
 
+    /// What was added after these bytes counts no more: it is cut off, at once or before the next write.
+    pub fn shorten(&mut self, length: u64) {
+        if length < self.length {
+            (self.length, self.is_torn) = (length, true);
+        }
+        let _ = self.mend();
+    }
+
+    /// Another file is in its place, which is so long.
+    pub const fn replaced(&mut self, length: u64) {
+        (self.length, self.is_torn) = (length, false);
+    }
+
     /// Cuts off what was not added as a whole.
     pub fn mend(&mut self) -> io::Result<()> {
         match self.is_torn {

@@ -11,7 +11,7 @@ use terms::function::FunctionId;
 use super::*;
 use crate::event::Moment;
 use crate::export::call_formats::CallFormats;
-use crate::export::store::{News, Store};
+use crate::export::store::{Ending, News, Store};
 use crate::export::uftrace::record::{Kind, word};
 use crate::export::uftrace::{Fired, GRAPH, Metadata, UftraceWriter};
 use crate::graph::rules::{Rules, Threshold};
@@ -159,6 +159,28 @@ fn events_and_what_was_done_from_outside_tell_how_long_a_call_hangs() {
     };
     let (_root, directory) = written_with(metadata, None, vec![hang(0)]);
     assert_took(&directory, 5 * SECOND);
+}
+
+/// Nothing at all follows: the trace says itself up to when it would have.
+#[test]
+fn a_trace_says_when_it_ends() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let metadata = Metadata {
+        vcpus: 1,
+        tracer: GRAPH.into(),
+        ..Metadata::default()
+    };
+    let functions = functions(4);
+    let mut writer =
+        UftraceWriter::create(&directory, text_of(&functions), metadata, false).unwrap();
+    writer.append(hang(0)).unwrap();
+    let end = Ending {
+        until_ns: 8 * SECOND,
+        ..Ending::default()
+    };
+    Store::finish(&mut writer, end).unwrap();
+    assert_took(&directory, 7 * SECOND);
 }
 
 /// Values stand after records then, and can look like one: where the last record begins is known to who reads all.

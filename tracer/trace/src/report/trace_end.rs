@@ -1,5 +1,5 @@
-//! When a trace ends: the last time that anything in it has, whichever thread or vCPU that is of. A call that is open then has
-//! lasted at least until then.
+//! When a trace ends: as it says itself, or the last time that anything in it has, whichever thread or vCPU that is of. A call that is
+//! open then has lasted at least until then.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,6 +18,8 @@ pub(super) struct TraceEnd {
     values: Arc<CallFormats>,
     /// The last time that something was said of all vCPUs.
     remark_ns: Option<u64>,
+    /// Up to when something would have been recorded.
+    until_ns: Option<u64>,
 }
 
 impl TraceEnd {
@@ -30,6 +32,7 @@ impl TraceEnd {
             tasks: trace.tasks.clone(),
             values: Arc::clone(&trace.values),
             remark_ns: last.map(|remark| remark.time_ns()),
+            until_ns: trace.side.as_ref().map(|side| side.until_ns),
         }
     }
 
@@ -37,7 +40,11 @@ impl TraceEnd {
     pub fn time_ns(&self) -> u64 {
         let tasks = self.tasks.iter();
         let records = tasks.filter_map(|task| data_file::last_ns(task, &self.values));
-        let others = [self.remark_ns, last_event_ns(&self.directory)];
+        let others = [
+            self.remark_ns,
+            self.until_ns,
+            last_event_ns(&self.directory),
+        ];
         let all = records.chain(others.into_iter().flatten());
         all.max().unwrap_or_default()
     }

@@ -74,6 +74,8 @@ pub struct Stream {
     strays: u64,
     /// Of a session that traces returns.
     graph: Option<Graph>,
+    /// Up to when something would have been recorded, though rings were looked at later, if that is known.
+    pub until_ns: Option<u64>,
 }
 
 /// Who wants nothing.
@@ -133,6 +135,7 @@ impl Stream {
             has_host: false,
             strays: 0,
             graph: None,
+            until_ns: None,
         }
     }
 
@@ -300,7 +303,10 @@ impl Stream {
         if let Some(graph) = self.graph.as_mut().filter(|_| pass == Pass::All) {
             graph.advance(u64::MAX, sink);
             // A call that hangs may be the last thing that any ring has brought.
-            graph.selection.lasts_until(self.merge.seen_ns());
+            let seen_ns = || self.merge.seen_ns();
+            graph
+                .selection
+                .lasts_until(self.until_ns.unwrap_or_else(seen_ns));
             graph.selection.finish(sink);
         }
     }

@@ -267,4 +267,7 @@ pub(super) struct EndNote {
     pub doubts: Vec<TimeNote>,
     /// Whether everything could be written.
     pub is_whole: bool,
+    /// Up to when something would have been recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_ns: Option<u64>,
 }

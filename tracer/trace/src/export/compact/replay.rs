@@ -317,6 +317,8 @@ impl Replay {
     }
 
     fn finish(mut self, stop: Stop) -> Result<Replayed, CompactError> {
+        let until_ns = self.end.as_ref().and_then(|end| end.until_ns);
+        self.stream.until_ns = until_ns;
         self.pass_on(Pass::All);
         self.know_threads();
         let anomalies = self.stream.anomalies();
@@ -329,6 +331,7 @@ impl Replay {
             anomalies,
             strays: self.stream.strays(),
             is_cut: !is_finished,
+            until_ns: until_ns.unwrap_or_default(),
         };
         let tally = Store::finish(&mut self.to, ending)?;
         let remark = (stop != Stop::End).then(|| format!("{}: {stop}", self.path.display()));

@@ -40,6 +40,7 @@ pub struct CompactWriter {
     functions: usize,
     /// Whether it is asked how long calls were open that never ended.
     has_threshold: bool,
+    until_ns: Option<u64>,
     lock: Option<DirectoryLock>,
 }
 
@@ -65,6 +66,7 @@ impl CompactWriter {
             looks: Looks::default(),
             functions: 0,
             has_threshold: options.rules.threshold.is_some(),
+            until_ns: None,
             lock: Some(lock),
         };
         writer.note(Kind::Begin, &BeginNote::of(options, metadata));
@@ -204,6 +206,11 @@ impl CompactWriter {
         self.file.error()
     }
 
+    /// Something would have been recorded up to then, in nanoseconds.
+    pub const fn recorded_until(&mut self, time_ns: u64) {
+        self.until_ns = Some(time_ns);
+    }
+
     /// No record comes any more.
     ///
     /// # Errors
@@ -219,6 +226,7 @@ impl CompactWriter {
         let end = EndNote {
             doubts: doubts.to_vec(),
             is_whole: self.file.error().is_none(),
+            until_ns: self.until_ns,
         };
         self.note(Kind::End, &end);
         let released = self.lock.take().map_or(Ok(()), DirectoryLock::release);

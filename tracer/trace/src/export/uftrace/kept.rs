@@ -115,6 +115,7 @@ impl Store for UftraceWriter {
         self.side.anomalies = end.anomalies;
         self.side.strays = self.side.strays.saturating_add(end.strays);
         self.is_cut = end.is_cut;
+        self.side.until_ns = end.until_ns;
         let closed = self.close();
         match self.error.take().or(closed.err()) {
             Some(error) => Err(error.with_dropped(self.dropped())),

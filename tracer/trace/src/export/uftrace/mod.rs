@@ -23,6 +23,7 @@ mod kept;
 mod lane;
 mod late;
 pub mod layout;
+mod lists;
 mod lock;
 mod pauses;
 pub mod record;

@@ -276,8 +276,20 @@ pub struct SideFile {
     /// Events in the files beside the calls; absent before the end, and where there are none.
     #[serde(default, skip_serializing_if = "EventTotals::is_empty")]
     pub events: EventTotals,
+    /// Up to when something would have been recorded, if something had been called, in nanoseconds; absent before the end, and where
+    /// nothing but the records says so.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub until_ns: u64,
     /// Per vCPU; empty before the end.
     pub totals: Vec<VcpuTotals>,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes what it skips by reference"
+)]
+const fn is_nothing(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The version that is written.
@@ -305,6 +317,7 @@ impl SideFile {
             clock_stalls: Vec::new(),
             waits: Waits::default(),
             events: EventTotals::default(),
+            until_ns: 0,
             totals: Vec::new(),
         }
     }

@@ -8,7 +8,7 @@
 //! threads last and in one step, so the directory can be opened at every moment.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use super::entries::Entries;
 use super::error::ExportError;
 use super::lane::{Budgeted, Lane, Storage};
 use super::layout::{self, NAMES_FILE};
+use super::lists::{Listed, Lists, cut};
 use super::record::{Kind, MAX_DEPTH, MAX_VALUE, Record};
 use crate::event::{End, Event, EventKind, Moment, SureStep, Values};
 use crate::export::budget::Budget;
@@ -68,21 +69,18 @@ impl Description {
     }
 
     /// Makes all that is needed before the first record of this thread; `listed` are in the list.
-    fn announce(&self, thread: u32, listed: &[u32]) -> Result<(), ExportError> {
+    fn announce(
+        &self,
+        thread: u32,
+        listed: &[u32],
+        lists: &mut Lists<Listed>,
+    ) -> Result<(), ExportError> {
         for name in [layout::data_file(thread), layout::side_file(thread)] {
             let path = self.path(&name);
             File::create(&path).map_err(ExportError::io("create", &path))?;
         }
-        let (tasks, names) = (self.path("task.txt"), self.path(NAMES_FILE));
-        let before = [&tasks, &names].map(|path| fs::metadata(path).map(|file| file.len()));
-        let announced = self.add(thread, listed, &tasks, &names);
-        if announced.is_err() {
-            // It is tried again with its next records: a thread that is listed twice would be read twice.
-            for (path, before) in [&tasks, &names].into_iter().zip(before) {
-                let _ = before.and_then(|before| cut(path, before));
-            }
-        }
-        announced
+        // It is tried again with its next records.
+        lists.all_or_nothing(|lists| self.add(thread, listed, lists))
     }
 
     /// Adds a thread to the lists.
@@ -90,13 +88,16 @@ impl Description {
         &self,
         thread: u32,
         listed: &[u32],
-        tasks: &Path,
-        names: &Path,
+        lists: &mut Lists<Listed>,
     ) -> Result<(), ExportError> {
+        let paths = [self.path("task.txt"), self.path(NAMES_FILE)];
+        let [tasks_at, names_at] = paths.each_ref();
         let first = listed.first().copied().unwrap_or(thread);
         let lines = layout::task(layout::tid(thread), layout::tid(first), &self.module);
-        append(tasks, lines.as_bytes()).map_err(ExportError::io("write", tasks))?;
-        append(names, &self.name(thread)).map_err(ExportError::io("write", names))?;
+        let tasks = lists.tasks.add(lines.as_bytes());
+        tasks.map_err(ExportError::io("write", tasks_at))?;
+        let names = lists.names.add(&self.name(thread));
+        names.map_err(ExportError::io("write", names_at))?;
         self.list(&[listed, &[thread]].concat())
     }
 
@@ -115,19 +116,17 @@ impl Description {
         }
     }
 
-    /// Threads that are listed already have got their names.
-    fn rename(&self, threads: &[u32]) -> Result<(), ExportError> {
+    /// Threads that are listed already have got their names. Returns how long the list of them is.
+    fn rename(&self, threads: &[u32]) -> Result<u64, ExportError> {
         let names = threads.iter().map(|thread| self.name(*thread));
-        self.replace(NAMES_FILE, &names.collect::<Vec<_>>().concat())
+        let names = names.collect::<Vec<_>>().concat();
+        self.replace(NAMES_FILE, &names)?;
+        Ok(names.len() as u64)
     }
 
     fn replace(&self, name: &str, contents: &[u8]) -> Result<(), ExportError> {
         replace(&self.directory, name, contents)
     }
-}
-
-fn cut(path: &Path, length: u64) -> io::Result<()> {
-    OpenOptions::new().write(true).open(path)?.set_len(length)
 }
 
 /// The data file of a thread, and the one beside it: there may be thousands, so they are open while they are written.
@@ -166,8 +165,8 @@ pub(super) struct ThreadLanes {
     /// By number; none of those that are lent.
     lanes: Vec<Option<Box<ThreadLane>>>,
     listed: Vec<u32>,
-    /// These are some of all threads. Who has them all makes the lists: what is in none of them waits for that.
-    is_lent: bool,
+    /// None where these are some of all threads. Who has them all makes the lists: what is in none of them waits for that.
+    lists: Option<Lists<Listed>>,
     /// A thread was listed before its name was known.
     is_misnamed: bool,
     entries: Entries,
@@ -193,7 +192,7 @@ impl ThreadLanes {
             }),
             lanes: Vec::new(),
             listed: Vec::new(),
-            is_lent: false,
+            lists: Some(Lists::of(directory)),
             is_misnamed: false,
             entries,
             waiting: 0,
@@ -236,7 +235,7 @@ impl ThreadLanes {
             description: Arc::clone(&self.description),
             lanes: Vec::new(),
             listed: Vec::new(),
-            is_lent: true,
+            lists: None,
             is_misnamed: false,
             entries: self.entries.clone(),
             waiting: 0,
@@ -413,6 +412,11 @@ impl ThreadLanes {
         if self.is_misnamed {
             let renamed = self.description.rename(&self.listed);
             self.is_misnamed = renamed.is_err();
+            let renamed = renamed.map(|length| {
+                if let Some(lists) = &mut self.lists {
+                    lists.names.replaced(length);
+                }
+            });
             result = result.and(renamed);
         }
         result
@@ -424,15 +428,15 @@ impl ThreadLanes {
         };
         let ThreadLane { is_announced, lane } = &mut **lane;
         // What a thread has lost it says also if it never calls anything again.
-        if lane.is_said() || self.is_lent && !*is_announced {
+        if lane.is_said() || self.lists.is_none() && !*is_announced {
             return Ok(());
         }
         self.waiting = self.waiting.saturating_sub(lane.waiting());
-        if !*is_announced {
+        if let Some(lists) = self.lists.as_mut().filter(|_| !*is_announced) {
             let number = u32::try_from(thread).unwrap_or(u32::MAX);
             let announced = match self.budget.take(LISTED) {
                 Ok(()) => {
-                    let announced = self.description.announce(number, &self.listed);
+                    let announced = self.description.announce(number, &self.listed, lists);
                     // It is tried again, and taken again then.
                     announced.inspect_err(|_| self.budget.give_back(LISTED))
                 }
@@ -457,15 +461,17 @@ impl ThreadLanes {
 
     /// Where no thread was seen, the first is listed: a session is that of a task.
     pub fn list_one(&mut self) -> Result<(), ExportError> {
-        if self.listed.is_empty() {
-            self.description.announce(0, &[])?;
+        if let Some(lists) = self.lists.as_mut().filter(|_| self.listed.is_empty()) {
+            self.description.announce(0, &[], lists)?;
             self.listed.push(0);
         }
         Ok(())
     }
 
-    /// Says what was dropped in the threads' files, also where there is no room for more.
+    /// Says what was dropped in the threads' files, also where there is no room for more. Nothing that comes after this goes on in
+    /// a part of a list.
     pub fn say_in_place(&mut self) {
+        self.lists.iter_mut().for_each(Lists::mend);
         let lanes = self.lanes.iter_mut().flatten();
         lanes.for_each(|thread| thread.lane.say_in_place());
     }
@@ -479,6 +485,8 @@ impl ThreadLanes {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

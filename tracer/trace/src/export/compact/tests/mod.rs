@@ -118,7 +118,7 @@ impl Session {
             doubts: Self::doubts(),
             anomalies: anomalies.unwrap_or_default(),
             strays: stream.strays(),
-            is_cut: false,
+            ..Ending::default()
         };
         Store::finish(&mut to, ending).unwrap();
     }
