@@ -59,6 +59,10 @@ impl Guest for Foreign {
         self.is_paused_by_user().get()
     }
 
+    fn goes_on(&self) -> bool {
+        true
+    }
+
     fn last_pause(&self) -> Duration {
         match self.is_held() {
             true => Duration::ZERO,
