@@ -116,7 +116,6 @@ impl MockGuest {
     }
 
     /// Says whether somebody holds it stopped, whenever it is asked.
-    #[must_use]
     pub fn is_stopped(&self) -> impl Fn() -> bool + Send + Sync + use<> {
         let held = Arc::downgrade(&self.held);
         move || held.strong_count() > 1

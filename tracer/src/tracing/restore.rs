@@ -55,8 +55,11 @@ mod tests {
     use crate::stub::spec::ReturnHook;
     use crate::target::{TargetMemory, TextMemory};
 
-    /// A guest whose tracer is dead, with so many places changed: where they are, what stood there, and what we put there.
-    fn left(functions: u32) -> (MockTarget, Vec<(Gva, [u8; 5], [u8; 5])>) {
+    /// Where a place is, what stood there, and what we put there.
+    type Place = (Gva, [u8; 5], [u8; 5]);
+
+    /// A guest whose tracer is dead, with so many places changed.
+    fn left(functions: u32) -> (MockTarget, Vec<Place>) {
         let image = nop_image(functions.into());
         let sites: Vec<_> = image.sites.iter().map(|site| site.address).collect();
         let mut target = MockTarget::with_image(1, 64 << 20, &image, Rights::ALL).unwrap();

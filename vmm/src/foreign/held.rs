@@ -607,13 +607,6 @@ mod tests {
     #[test]
     fn who_rests_lets_go_who_was_late() {
         let stuck = Stuck::late();
-        stuck.is_to_go_on();
-        wait_and_let_go(NEVER, |part| {
-            std::thread::sleep(part);
-            (!let_late_go()).then_some(())
-        });
-        stuck.goes_on();
-        let stuck = Stuck::late();
         rest(Duration::ZERO);
         assert!(let_late_go(), "it does not stand yet");
         stuck.is_to_go_on();
