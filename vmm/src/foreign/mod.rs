@@ -42,3 +42,5 @@ mod window;
 pub(crate) use held::{let_late_go, rest, wait_and_let_go};
 pub use machine::Foreign;
 pub use standing::while_nobody_stands;
+#[cfg(test)]
+pub(crate) use vcpu::request as vcpu_requests;
