@@ -64,7 +64,7 @@ pub(super) fn recognise(
         let registers = thread.registers()?;
         let call = [registers.orig_rax, registers.rdi, registers.rsi];
         let mut unknown = vcpus.iter().filter(|vcpu| vcpu.thread().is_none());
-        if let Some(vcpu) = unknown.find(|vcpu| is_run_of(vcpu.descriptor(), call)) {
+        if let Some(vcpu) = unknown.find(|vcpu| is_run_of(vcpu, call)) {
             vcpu.set_thread(process, thread.number());
             is_news = true;
         }
