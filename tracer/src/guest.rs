@@ -73,6 +73,9 @@ pub trait Guest {
     /// Whether somebody else holds it stopped for a longer time.
     fn is_held(&self) -> bool;
 
+    /// Whether it goes on when tracing has ended: then it is not held for as long as a trace is completed.
+    fn goes_on(&self) -> bool;
+
     /// How long the guest was stopped last, from the request until its last vCPU continued. Waits a moment for
     /// that; zero when it is held anyway.
     fn last_pause(&self) -> Duration;

@@ -268,6 +268,10 @@ pub trait Introspection: Debug + Send {
     /// A [`KprobesError`].
     fn kprobes(&self, memory: &dyn PhysicalMemory) -> Result<Vec<Gva>, KprobesError>;
 
+    /// Whether it can have probes of its own that nobody sees: it can have some, and has no types that say where. Then
+    /// [`Self::kprobes`] finds none.
+    fn hides_kprobes(&self) -> bool;
+
     /// The first of `kprobes`, which are sorted, that would be in the way of what is displaced between `at` and `end`.
     fn kprobe_in_the_way(&self, kprobes: &[Gva], at: Gva, end: Gva) -> Option<Gva>;
 

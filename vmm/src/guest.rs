@@ -66,6 +66,10 @@ impl Guest for Machine {
         self.is_paused_by_user()
     }
 
+    fn goes_on(&self) -> bool {
+        false
+    }
+
     fn last_pause(&self) -> Duration {
         Self::last_pause(self)
     }

@@ -1,5 +1,6 @@
 """A VMM of one vCPU that spins, and of one slot of memory, of which KVM notes the pages that are written. Says for each line that it
-reads whether it still does."""
+reads whether it still does. Between two lines that say so it has KVM begin and end noting them, over and over, and says how often that came
+to nothing."""
 import ctypes
 import fcntl
 import mmap
@@ -56,9 +57,41 @@ def spin():
 threading.Thread(target=spin, daemon=True).start()
 bits = (ctypes.c_char * (BYTES // 4096 // 8))()
 print("spins", flush=True)
-for _ in sys.stdin:
+
+
+def notes():
+    fcntl.ioctl(vm, GET_LOG, struct.pack("IIQ", SLOT, 0, ctypes.addressof(bits)))
+
+
+def is_noted():
     try:
-        fcntl.ioctl(vm, GET_LOG, struct.pack("IIQ", SLOT, 0, ctypes.addressof(bits)))
-        print("notes", flush=True)
-    except OSError as error:
-        print(error, flush=True)
+        notes()
+        return True
+    except OSError:
+        return False
+
+
+def toggle(end, wrong):
+    while not end.is_set():
+        for flags in (LOGS, 0):
+            fcntl.ioctl(vm, SET_MEMORY, struct.pack("IIQQQ", SLOT, flags, 0, BYTES, address))
+            wrong.append(is_noted() != bool(flags))
+
+
+end, wrong, toggles = threading.Event(), [], None
+for line in sys.stdin:
+    if line.strip() == "toggle":
+        toggles = threading.Thread(target=toggle, args=[end, wrong])
+        toggles.start()
+        print("toggles", flush=True)
+    elif toggles:
+        end.set()
+        toggles.join()
+        toggles = None
+        print(f"{sum(wrong)} wrong", flush=True)
+    else:
+        try:
+            notes()
+            print("notes", flush=True)
+        except OSError as error:
+            print(error, flush=True)

@@ -33,7 +33,12 @@ impl Logged {
 
     /// What KVM says when it is asked for what it has noted.
     fn asks(&mut self) -> String {
-        writeln!(self.vmm.stdin.as_ref().unwrap()).unwrap();
+        self.told("")
+    }
+
+    /// What it says to this line.
+    fn told(&mut self, line: &str) -> String {
+        writeln!(self.vmm.stdin.as_ref().unwrap(), "{line}").unwrap();
         self.says()
     }
 }
@@ -63,4 +68,20 @@ fn who_looks_for_a_guests_memory_does_not_end_what_is_noted_of_it() {
         "{looked}"
     );
     assert_eq!(logged.asks(), "notes", "{looked}");
+}
+
+/// The flag was asked for, and the slot named with it a moment later: what the VMM had switched on by then was switched off.
+#[test]
+fn a_vmm_that_begins_to_have_its_guest_noted_just_now_goes_on_with_that() {
+    let mut logged = Logged::start();
+    let pid = logged.vmm.id().to_string();
+    assert_eq!(logged.told("toggle"), "toggles");
+    for _ in 0..20 {
+        let looked = vmm_says(&["doctor", "--attach", &pid]);
+        assert!(
+            looked.stdout.contains("This guest can be traced"),
+            "{looked}"
+        );
+    }
+    assert_eq!(logged.told("end"), "0 wrong");
 }

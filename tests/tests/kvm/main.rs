@@ -10,6 +10,7 @@ mod as_root;
 mod atomic;
 mod attach;
 mod attach_clients;
+mod attach_closed;
 mod attach_demo;
 mod attach_filtered;
 mod attach_killed;

@@ -39,6 +39,9 @@ pub struct Applied {
     pub written: u64,
     /// Functions that were left as they were found, and why.
     pub skipped: Vec<(FunctionId, PokeError)>,
+    /// Places at which instructions were displaced, or put back, of which the guest could not be asked whether it has probes of its
+    /// own there.
+    pub unasked: u64,
 }
 
 /// What a commit works with.
@@ -146,6 +149,7 @@ impl Commit<'_> {
         let late = self.write(&mut proof, &steps, plan.obstacles)?;
         left.extend(self.leave_out(&mut steps, late));
         let mut applied = self.made(&steps);
+        applied.unasked = self.unasked(&steps);
         for (step, why) in left {
             step.edits
                 .iter()
@@ -305,6 +309,14 @@ impl Commit<'_> {
             put_back: steps.putting_back().map(place).collect(),
         };
         beside_kprobes(self.image, self.inside, memory, &changed)
+    }
+
+    /// At how many places that could not be asked.
+    fn unasked(&self, steps: &Steps<'_>) -> u64 {
+        match self.inside.is_some_and(Introspection::hides_kprobes) {
+            true => (steps.displacing().count() + steps.putting_back().count()) as u64,
+            false => 0,
+        }
     }
 
     /// Text, and the words of data that go with it. Says which steps the guest was faster at, of a plan that leaves such out.

@@ -37,6 +37,8 @@ pub struct Inside {
     pub vcpus: u16,
     /// Breakpoints of the guest's own (kprobes) over jumps to stubs, which it puts back when they go.
     pub breakpoints: u64,
+    /// Places of its text that somebody else has changed since, and that jump to stubs all the same.
+    pub jumps: u64,
     /// Why all of its memory was looked through, of which parts may be out of use.
     pub untold: Option<Untold>,
     /// It was not looked: the kernel may tell where a moment later.
@@ -61,6 +63,7 @@ impl Inside {
         first: None,
         vcpus: 0,
         breakpoints: 0,
+        jumps: 0,
         untold: None,
         is_put_off: false,
     };
@@ -68,7 +71,11 @@ impl Inside {
     /// Whether nothing does.
     #[must_use]
     pub const fn is_nobody(&self) -> bool {
-        self.words == 0 && self.vcpus == 0 && self.breakpoints == 0 && !self.is_put_off
+        self.words == 0
+            && self.vcpus == 0
+            && self.breakpoints == 0
+            && self.jumps == 0
+            && !self.is_put_off
     }
 }
 
@@ -88,9 +95,13 @@ impl fmt::Display for Inside {
         if self.vcpus > 0 {
             write!(f, " and {}", counted(self.vcpus.into(), "vCPU"))?;
         }
-        match self.breakpoints {
+        if self.breakpoints > 0 {
+            let kprobes = counted(self.breakpoints, "kprobe");
+            write!(f, " and {kprobes} of its own")?;
+        }
+        match self.jumps {
             0 => Ok(()),
-            kprobes => write!(f, " and {} of its own", counted(kprobes, "kprobe")),
+            jumps => write!(f, " and {} changed by others", counted(jumps, "jump")),
         }
     }
 }
@@ -147,7 +158,7 @@ pub(super) struct Stubs {
 }
 
 impl Stubs {
-    const fn hold(self, word: u64) -> bool {
+    pub const fn hold(self, word: u64) -> bool {
         word.wrapping_sub(self.start.0) < self.bytes
     }
 

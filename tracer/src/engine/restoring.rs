@@ -67,32 +67,40 @@ pub fn restore(
         let text = told.text;
         return Err(RestoreError::NotShown { text });
     }
-    let (mut places, mut others, mut breakpoints) = (0, 0, 0);
+    let stubs = Stubs {
+        start: told.stubs,
+        bytes: told.stub_bytes,
+    };
+    let (mut places, mut others, mut breakpoints, mut jumps) = (0, 0, 0, 0);
     for entry in told
         .journal
         .map_or(Ok(Vec::new()), |at| journal::read(target, region, at))?
     {
         let found = entry.original.like(|bytes| target.read(entry.at, bytes));
         match found {
-            Ok(found) if entry.is_ours(found) => {
+            Ok(found) if found == entry.original => {}
+            Ok(found) if entry.is_ours(found) || entry.is_cut(found) => {
                 target.write(entry.at, entry.original.as_slice())?;
                 places += 1;
             }
-            Ok(found) if found == entry.original => {}
             Ok(found) if entry.is_covered(found) => breakpoints += 1,
-            // Its memory is gone, or somebody else's.
-            Ok(_) | Err(_) => others += 1,
+            Ok(found) => {
+                others += 1;
+                // Left alone, and so is what it leads to.
+                let leads_to = entry.leads_to(found);
+                jumps += u64::from(leads_to.is_some_and(|to| stubs.hold(to.0)));
+            }
+            // Its memory is gone.
+            Err(_) => others += 1,
         }
     }
-    if let Some(at) = told.journal.filter(|_| breakpoints == 0) {
+    // Who comes later looks at all of it again as long as something of it leads to us.
+    if let Some(at) = told.journal.filter(|_| breakpoints + jumps == 0) {
         journal::forget(target, at)?;
     }
-    let stubs = Stubs {
-        start: told.stubs,
-        bytes: told.stub_bytes,
-    };
     let inside = Inside {
         breakpoints,
+        jumps,
         ..stubs.left_by(target, told.mirror, kernel, leaving)?
     };
     if inside.is_nobody() {

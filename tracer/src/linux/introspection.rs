@@ -102,6 +102,10 @@ impl Introspection for Kernel {
         }
     }
 
+    fn hides_kprobes(&self) -> bool {
+        self.hides_kprobes
+    }
+
     fn kprobe_in_the_way(&self, kprobes: &[Gva], at: Gva, end: Gva) -> Option<Gva> {
         in_the_way(kprobes, at, end)
     }

@@ -8,7 +8,7 @@ use terms::addr::Gpa;
 use crate::introspection::KprobesError;
 use crate::linux::cgroup::CgroupLayout;
 use crate::linux::kernel_view::KernelTables;
-use crate::linux::kprobes::KprobeLayout;
+use crate::linux::kprobes::{self, KprobeLayout};
 use crate::linux::module::ModuleLayout;
 use crate::linux::orc::OrcLayout;
 use crate::linux::stacks::Stacks;
@@ -23,6 +23,8 @@ pub struct Kernel {
     pub modules: Option<ModuleLayout>,
     /// Where to find its own probes, if it can have any and has types; or why that is not known.
     pub kprobes: Result<Option<KprobeLayout>, KprobesError>,
+    /// Whether it can have some, and has no types.
+    pub hides_kprobes: bool,
     /// Where to find its tasks.
     pub tasks: Option<TaskLayout>,
     /// Where to find its cgroups.
@@ -48,6 +50,7 @@ impl Kernel {
             kprobes: typed().map_or(Ok(None), |(btf, tables)| {
                 KprobeLayout::find(btf, symbols, tables)
             }),
+            hides_kprobes: typed().is_none() && kprobes::can_have_any(symbols),
             cgroups: typed().and_then(|(btf, tables)| CgroupLayout::find(btf, symbols, tables)),
             orc: typed().and_then(|(btf, tables)| OrcLayout::find(btf, symbols, tables)),
             stacks: btf.as_ref().and_then(|btf| Stacks::find(btf, symbols)),

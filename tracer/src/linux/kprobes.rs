@@ -51,10 +51,10 @@ impl KprobeLayout {
         symbols: &SymbolTable,
         tables: KernelTables,
     ) -> Result<Option<Self>, KprobesError> {
-        let table = symbols.address_of("kprobe_table");
-        if table.is_none() && symbols.address_of("register_kprobe").is_none() {
+        if !can_have_any(symbols) {
             return Ok(None);
         }
+        let table = symbols.address_of("kprobe_table");
         let of_kprobe = |member| btf.field("kprobe", member);
         let unknown = KprobesError::Unknown;
         let busy = match symbols.address_of("kprobe_mutex") {
@@ -102,6 +102,13 @@ impl KprobeLayout {
     }
 }
 
+/// Whether a kernel with these symbols can have kprobes at all.
+#[must_use]
+pub fn can_have_any(symbols: &SymbolTable) -> bool {
+    let mut names = ["kprobe_table", "register_kprobe"].into_iter();
+    names.any(|name| symbols.address_of(name).is_some())
+}
+
 /// The first of `kprobes`, which are sorted, that would be in the way of what is displaced between `at` and `end`.
 #[must_use]
 pub fn in_the_way(kprobes: &[Gva], at: Gva, end: Gva) -> Option<Gva> {
@@ -119,8 +126,8 @@ fn word(memory: &impl TargetMemory, at: Gva) -> Result<u64, MemoryError> {
 #[cfg(test)]
 mod tests {
     use debuginfo::btf::testing::Builder;
-    use image::Image;
     use image::testing::{ElfFile, TEXT};
+    use image::{Identity, Image, Linux};
     use terms::addr::Gpa;
 
     use super::*;
@@ -168,12 +175,17 @@ mod tests {
         btf.build()
     }
 
-    /// What is found with these symbols, one after the other at [`TEXT`].
-    fn found(section: &[u8], names: &[&'static str]) -> Result<Option<KprobeLayout>, KprobesError> {
+    /// An image with these symbols, one after the other at [`TEXT`].
+    fn image(names: &[&'static str]) -> Image {
         let file = ElfFile::new().text(TEXT, &[0xc3; 64]);
         let names = names.iter().zip((TEXT..).step_by(0x10));
         let file = names.fold(file, |file, (name, at)| file.label(name, at));
-        let image = Image::parse(&file.build()).unwrap();
+        Image::parse(&file.build()).unwrap()
+    }
+
+    /// What is found with these symbols.
+    fn found(section: &[u8], names: &[&'static str]) -> Result<Option<KprobeLayout>, KprobesError> {
+        let image = image(names);
         let tables = KernelTables {
             top: Gpa(0),
             five_levels: None,
@@ -196,6 +208,27 @@ mod tests {
         assert!(unknown(found(&section("owner"), &names[1..])));
         assert!(unknown(found(&Builder::new().build(), &names)));
         assert_eq!(found(&section("owner"), &["kprobe_mutex"]), Ok(None));
+    }
+
+    /// A Linux with these symbols and no types.
+    #[test]
+    fn a_kernel_without_types_hides_the_kprobes_that_it_can_have() {
+        let hides = |names: &[&'static str]| {
+            let mut image = image(names);
+            image.linux = Some(Linux {
+                version: "4.19.0".to_owned(),
+                text: None,
+                init_text: None,
+                rodata: None,
+                identity: Identity::default(),
+                prepares_sites: true,
+            });
+            crate::linux::kernel::Kernel::of(&image)
+                .unwrap()
+                .hides_kprobes
+        };
+        assert!(hides(&["kprobe_table"]) && hides(&["register_kprobe"]));
+        assert!(!hides(&["kprobe_mutex"]));
     }
 
     fn set(target: &mut MockTarget, at: Gva, word: u64) {

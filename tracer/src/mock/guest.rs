@@ -57,8 +57,12 @@ pub struct MockGuest {
     pub meanwhile: Option<Meanwhile>,
     /// What the guest does right before its text is written while it runs.
     pub before_running: Option<fn(&mut MockTarget)>,
+    /// Whether it goes on when tracing has ended.
+    pub goes_on: bool,
     /// How often it was stopped.
     stops: Arc<AtomicU64>,
+    /// Shared with all who hold it stopped.
+    held: Arc<()>,
 }
 
 /// What a guest does right before a word at this address is exchanged.
@@ -80,6 +84,7 @@ pub struct MockMemory(Arc<Mutex<MockTarget>>);
 pub struct MockStopped {
     memory: MockMemory,
     vcpus: Vec<VcpuRegisters>,
+    _held: Arc<()>,
 }
 
 impl MockGuest {
@@ -98,7 +103,9 @@ impl MockGuest {
             moved_by: 0,
             meanwhile: None,
             before_running: None,
+            goes_on: false,
             stops: Arc::default(),
+            held: Arc::default(),
         }
     }
 
@@ -106,6 +113,12 @@ impl MockGuest {
     #[must_use]
     pub fn stops(&self) -> u64 {
         self.stops.load(Ordering::Relaxed)
+    }
+
+    /// Says whether somebody holds it stopped, whenever it is asked.
+    pub fn is_stopped(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+        let held = Arc::downgrade(&self.held);
+        move || held.strong_count() > 1
     }
 
     fn is_about_to_be_changed(&self) {
@@ -119,6 +132,7 @@ impl MockGuest {
         MockStopped {
             memory: self.memory.clone(),
             vcpus: StoppedTarget::vcpus(&*self.target()).to_vec(),
+            _held: Arc::clone(&self.held),
         }
     }
 
@@ -228,6 +242,10 @@ impl Guest for MockGuest {
 
     fn is_held(&self) -> bool {
         false
+    }
+
+    fn goes_on(&self) -> bool {
+        self.goes_on
     }
 
     fn last_pause(&self) -> Duration {

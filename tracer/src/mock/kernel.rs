@@ -54,6 +54,10 @@ impl Introspection for MockKernel {
         Ok(Vec::new())
     }
 
+    fn hides_kprobes(&self) -> bool {
+        false
+    }
+
     fn kprobe_in_the_way(&self, _: &[Gva], _: Gva, _: Gva) -> Option<Gva> {
         None
     }

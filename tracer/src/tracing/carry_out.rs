@@ -74,6 +74,8 @@ pub(super) struct Patching {
     is_in_place: bool,
     /// How many sites were switched how.
     switched: SwitchedSites,
+    /// At how many places the guest could not be asked for probes of its own.
+    unasked: u64,
 }
 
 impl Patching {
@@ -85,12 +87,30 @@ impl Patching {
             now,
             is_in_place: false,
             switched: SwitchedSites::default(),
+            unasked: 0,
         }
     }
 
     /// How many sites were switched how so far.
     pub const fn switched(&self) -> SwitchedSites {
         self.switched
+    }
+
+    /// At how many places that were displaced, or put back, the guest could not be asked whether it has probes of its own there.
+    pub const fn unasked(&self) -> u64 {
+        self.unasked
+    }
+
+    /// One more change was made. The first time that the guest could not be asked, it is said.
+    fn made(&mut self, applied: &Applied) {
+        if applied.unasked > 0 && self.unasked == 0 {
+            log::warn!(
+                "whether the guest has probes of its own (kprobes) where instructions are displaced is not known: its kernel can have \
+                 some, and no types (BTF) that say where. One that is made there, or was made and is switched off, runs into what we \
+                 leave, or is cut in two: remove its kprobes before, and make none meanwhile"
+            );
+        }
+        self.unasked += applied.unasked;
     }
 
     /// Somebody has looked whether the guest's text lies where it was loaded.
@@ -189,6 +209,7 @@ impl Patching {
             return Ok(Written::Not);
         };
         self.switched.live += applied.written;
+        self.made(&applied);
         carried.add(applied);
         Ok(Written::All)
     }
@@ -225,6 +246,7 @@ impl Patching {
             return Ok(Written::Not);
         };
         self.switched.atomic += applied.written;
+        self.made(&applied);
         carried.add(applied);
         Ok(Written::All)
     }
@@ -312,6 +334,7 @@ impl Patching {
             self.pause(engine, guest, plan, carried)
         })?;
         self.switched.stopped += applied.written;
+        self.made(&applied);
         Ok((applied, time))
     }
 

@@ -313,6 +313,8 @@ impl Tracing {
         if let Ok(stopped) = &mut stopped {
             guest.check_clocks(stopped);
         }
+        // Not until a disk has taken the trace.
+        let _stays = (!guest.goes_on()).then_some(stopped);
         let on = &mut self.attachment;
         on.time.leave_page();
         on.sessions.say_late();

@@ -75,6 +75,7 @@ impl Tracing {
             patch_method: patching.method().name().to_owned(),
             switched: patching.switched(),
             looks: self.window_watch.looks(),
+            kprobes_unasked: patching.unasked(),
             stub_bytes: engine.foothold().map_or(0, Foothold::stub_bytes),
             sessions,
             ..TracingStatus::default()

@@ -36,6 +36,10 @@ pub struct TracingStatus {
     /// In how many pauses vCPUs were only asked for their page tables: one a second, while somebody traces.
     #[serde(default)]
     pub looks: u64,
+    /// At how many places that were displaced, or put back, the guest could not be asked whether it has probes of its own there: its
+    /// kernel can have some, and no types (BTF).
+    #[serde(default)]
+    pub kprobes_unasked: u64,
     /// The vCPUs' clocks; none before the first attach.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vcpu_clocks: Option<VcpuClocksStatus>,

@@ -247,6 +247,7 @@ fn tracing(text: &mut String, tracing: &TracingStatus) {
         patch_method,
         switched,
         looks,
+        kprobes_unasked,
         ..
     } = tracing;
     if switched.is_any() {
@@ -255,6 +256,13 @@ fn tracing(text: &mut String, tracing: &TracingStatus) {
     if *looks > 0 {
         let pauses = plain(*looks, "pause");
         let _ = writeln!(text, "looks    {pauses} to ask vCPUs for their page tables");
+    }
+    if *kprobes_unasked > 0 {
+        let times = plain(*kprobes_unasked, "place");
+        let _ = writeln!(
+            text,
+            "kprobes  not known at {times} that displaced instructions were about: this kernel has no BTF"
+        );
     }
     if let Some(frozen) = &tracing.frozen {
         let _ = writeln!(text, "frozen   {}", frozen.reason);

@@ -9,7 +9,7 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use crate::event_loop::EventLoop;
 use crate::failure::Failure;
 use crate::foreign::process::Process;
-use crate::foreign::{Foreign, let_late_go};
+use crate::foreign::{Foreign, wait_and_let_go};
 use crate::outcome::Outcome;
 use crate::signals::Signals;
 
@@ -17,8 +17,6 @@ use crate::signals::Signals;
 const REST: Duration = Duration::from_millis(250);
 /// And as many times as long as the last one took: it holds the guest, which would not come to run its kernel on a slow host.
 const SHARE: u32 = 4;
-/// Between two looks at threads that have still to be let go.
-const LOOK: Duration = Duration::from_millis(20);
 const VMM: u64 = 1;
 const SIGNAL: u64 = 2;
 
@@ -91,15 +89,7 @@ fn listen(process: &Process, signals: &Signals) -> io::Result<Epoll> {
 
 /// Waits so long, and lets threads go meanwhile that did not stop in time for the last attempt. Says what has rung.
 fn rung_within(events: &Epoll, rest: Duration) -> io::Result<Option<u64>> {
-    let end = Instant::now() + rest;
-    loop {
-        let_late_go();
-        let left = end.saturating_duration_since(Instant::now());
-        let rung = wait(events, left.min(LOOK))?;
-        if rung.is_some() || left <= LOOK {
-            return Ok(rung);
-        }
-    }
+    wait_and_let_go(rest, |part| wait(events, part).transpose()).transpose()
 }
 
 /// Waits for a moment. Says what has rung.
@@ -111,5 +101,30 @@ fn wait(events: &Epoll, rest: Duration) -> io::Result<Option<u64>> {
         Ok(_) => Ok(rung.first().map(EpollEvent::data)),
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::foreign::stuck::Stuck;
+
+    const NEVER: Duration = Duration::from_secs(60);
+
+    /// It stood until the next kernel of the guest was found.
+    #[test]
+    fn who_follows_a_guest_lets_go_who_was_late_while_it_waits() {
+        let stuck = Stuck::late();
+        let events = Epoll::new().unwrap();
+        let wanted = EpollEvent::new(EventSet::IN, VMM);
+        events
+            .ctl(ControlOperation::Add, stuck.bell(), wanted)
+            .unwrap();
+        let nothing = rung_within(&events, Duration::from_millis(1)).unwrap();
+        assert_eq!(nothing, None);
+        stuck.is_to_go_on();
+        // It says something as soon as it goes on.
+        assert_eq!(rung_within(&events, NEVER).unwrap(), Some(VMM));
+        stuck.goes_on();
     }
 }

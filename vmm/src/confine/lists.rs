@@ -357,6 +357,11 @@ const ATTACHED: &[Call] = &[
         "`vmm attach` brings memory",
     ),
     device(
+        0xc018_aec0,
+        "KVM_CLEAR_DIRTY_LOG",
+        "`vmm attach` asks whether written pages are noted",
+    ),
+    device(
         0xc008_ae91,
         "KVM_GET_CPUID2",
         "`vmm attach` looks at the vCPU",
@@ -443,4 +448,36 @@ pub fn as_markdown() -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::foreign::vcpu_requests as request;
+
+    /// One was not: a VMM of ours ended when who was attached was killed as that call was made.
+    #[test]
+    fn what_is_asked_in_the_name_of_a_vcpus_thread_is_on_its_list() {
+        let is_on_it = |request: u64| {
+            let mut all = VCPU.iter().chain(ATTACHED);
+            all.any(|call| {
+                let value = call.only.map(|only| only.value);
+                call.number == Sysno::ioctl
+                    && matches!(value, Some(Value::Is(value)) if u64::from(value) == request)
+            })
+        };
+        for request in [
+            request::RUN,
+            request::GET_REGS,
+            request::GET_SREGS,
+            request::GET_MSRS,
+            request::GET_CPUID2,
+            request::GET_TSC_KHZ,
+            request::GET_DEVICE_ATTR,
+            request::SET_MEMORY,
+            request::CLEAR_LOG,
+        ] {
+            assert!(is_on_it(request), "{request:#x}");
+        }
+    }
 }

@@ -95,6 +95,16 @@ pub enum ForeignError {
         /// What the system said.
         source: io::Error,
     },
+    /// It has closed the descriptor of a vCPU.
+    #[error(
+        "process {pid} has closed vCPU {vcpu} of its guest: nothing can be asked of it any more"
+    )]
+    Closed {
+        /// The process.
+        pid: i32,
+        /// Its number.
+        vcpu: u16,
+    },
     /// A thread could not be traced.
     #[error(
         "thread {thread} of the VMM cannot be held: {what}: {source}; it takes root or CAP_SYS_PTRACE, kernel.yama.ptrace_scope below 3, and nobody else who traces it"

@@ -14,6 +14,7 @@ use tracer::target::{
     WindowMemory,
 };
 
+use super::error::ForeignError;
 use super::machine::Foreign;
 use super::memory::ForeignMemory;
 use super::stopped::ForeignStopped;
@@ -59,6 +60,10 @@ impl Guest for Foreign {
         self.is_paused_by_user().get()
     }
 
+    fn goes_on(&self) -> bool {
+        true
+    }
+
     fn last_pause(&self) -> Duration {
         match self.is_held() {
             true => Duration::ZERO,
@@ -95,7 +100,12 @@ impl Guest for Foreign {
     fn measure_clocks(&self, _: &mut ForeignStopped<'_>) -> Result<(), RegisterError> {
         let mut relations = Vec::new();
         for vcpu in 0..Guest::vcpus(self) {
-            let offset = self.with_parked(vcpu, |parked, until| parked.tsc_offset(until))?;
+            let offset = self.with_parked(vcpu, |parked, until| parked.tsc_offset(until));
+            // What it has recorded is over: any clock will do.
+            let offset = match offset {
+                Err(ForeignError::Closed { .. }) => 0,
+                offset => offset?,
+            };
             relations.push(Relation {
                 offset,
                 // KVM's own word: there is nothing to be unsure of.

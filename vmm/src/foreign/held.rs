@@ -24,6 +24,8 @@ const REST: Duration = Duration::from_micros(500);
 /// Time that a thread has to stop that is to be let go, before it is left for later: a slow host takes long to come to one. Those that
 /// it was held with have gone on by then.
 const LET_GO: Duration = Duration::from_secs(2);
+/// Between two looks at threads that have still to be let go.
+const LOOK: Duration = Duration::from_millis(20);
 
 thread_local! {
     /// Threads that were asked to stop and are to be let go as soon as they have: they wait where nothing wakes them (for a disk, a
@@ -394,11 +396,41 @@ impl Drop for HeldThread {
     }
 }
 
-/// Lets those go that were to be let go before, and have stopped by now. Whoever has held threads does this now and then.
-pub fn let_late_go() {
+/// Lets those go that were to be let go before, and have stopped by now. Says whether there are more of them. Whoever has held threads
+/// does this now and then.
+pub fn let_late_go() -> bool {
     let mut late = LATE.take();
     late.retain_mut(|thread| !thread.has_been_let_go());
-    LATE.with_borrow_mut(|all| all.append(&mut late));
+    LATE.with_borrow_mut(|all| {
+        all.append(&mut late);
+        !all.is_empty()
+    })
+}
+
+/// Waits by `wait`, at most so long, until there is what it waits for, and lets those go meanwhile that were to be let go before. Nobody
+/// else can: who has seized a thread waits for much, also for a disk.
+pub fn wait_and_let_go<T>(
+    at_most: Duration,
+    mut wait: impl FnMut(Duration) -> Option<T>,
+) -> Option<T> {
+    let begun = Instant::now();
+    loop {
+        let are_more = let_late_go();
+        let left = at_most.saturating_sub(begun.elapsed());
+        let part = if are_more { left.min(LOOK) } else { left };
+        let come = wait(part);
+        if come.is_some() || part == left {
+            return come;
+        }
+    }
+}
+
+/// Rests so long, and lets those go meanwhile.
+pub fn rest(so_long: Duration) {
+    wait_and_let_go(so_long, |part| {
+        std::thread::sleep(part);
+        None::<()>
+    });
 }
 
 /// One of them, which is held again.
@@ -495,6 +527,7 @@ mod tests {
     use std::process::{Child, ChildStdout, Command, Stdio};
 
     use super::*;
+    use crate::foreign::stuck::Stuck;
 
     /// What VMMs kick their vCPUs by.
     const RTMIN: i32 = 34;
@@ -540,13 +573,6 @@ mod tests {
         }
     }
 
-    impl Drop for Stuck {
-        fn drop(&mut self) {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
-    }
-
     fn kick(waiting: &Waiting) {
         let kill = Command::new("bash")
             .args(["-c", &format!("kill -RTMIN {}", waiting.child.id())])
@@ -554,61 +580,11 @@ mod tests {
         assert!(kill.unwrap().success());
     }
 
-    /// A process that begins a child, which begins when somebody writes to a file: until then nothing stops it.
-    struct Stuck {
-        child: Child,
-        said: BufReader<ChildStdout>,
-        folder: tempfile::TempDir,
-    }
-
-    impl Stuck {
-        fn start() -> Self {
-            const SCRIPT: &str = "import os, sys\nfile = sys.argv[1]\nos.mkfifo(file)\n\
-                os.posix_spawn('/bin/true', ['true'], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, file, os.O_RDONLY, 0)])\n\
-                print('has begun', flush=True)";
-            let folder = tempfile::tempdir().unwrap();
-            let mut child = Command::new("python3")
-                .args(["-c", SCRIPT])
-                .arg(folder.path().join("file"))
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap();
-            let said = BufReader::new(child.stdout.take().unwrap());
-            let stuck = Self {
-                child,
-                said,
-                folder,
-            };
-            // It waits for its child, which waits for the file. What is called python may be a script, which has children, too.
-            let pid = stuck.child.id();
-            let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
-            let file = stuck.folder.path().join("file");
-            while !file.exists()
-                || read(&format!("task/{pid}/children")).is_empty()
-                || !read("stat").contains(") D ")
-            {
-                std::thread::yield_now();
-            }
-            stuck
-        }
-
-        fn goes_on(mut self) {
-            std::fs::write(self.folder.path().join("file"), "").unwrap();
-            while LATE.with_borrow(|late| !late.is_empty()) {
-                let_late_go();
-            }
-            let mut line = String::new();
-            self.said.read_line(&mut line).unwrap();
-            assert_eq!(line, "has begun\n");
-            let _ = self.child.wait();
-        }
-    }
-
     /// All that were held with it stood still for half a minute more, and it stood for good when it came to it.
     #[test]
     fn who_does_not_stop_holds_up_nobody_and_is_let_go_when_it_does() {
         let (stuck, child) = (Stuck::start(), Waiting::start());
-        let thread = HeldThread::seize(stuck.child.id().cast_signed(), false).unwrap();
+        let thread = HeldThread::seize(stuck.number(), false).unwrap();
         let mut together = Together::from(vec![thread, held(&child)]);
         let deadline = Instant::now() + NEVER;
         for thread in together.iter() {
@@ -620,9 +596,23 @@ mod tests {
         kick(&child);
         child.ends();
         // It can be held again meanwhile.
-        let again = HeldThread::seize(stuck.child.id().cast_signed(), false).unwrap();
+        let again = HeldThread::seize(stuck.number(), false).unwrap();
         assert_eq!(LATE.with_borrow(Vec::len), 0);
         drop(again);
+        stuck.is_to_go_on();
+        while let_late_go() {}
+        stuck.goes_on();
+    }
+
+    #[test]
+    fn who_rests_lets_go_who_was_late() {
+        let stuck = Stuck::late();
+        rest(Duration::ZERO);
+        assert!(let_late_go(), "it does not stand yet");
+        stuck.is_to_go_on();
+        while LATE.with_borrow(|late| !late.is_empty()) {
+            rest(Duration::from_millis(1));
+        }
         stuck.goes_on();
     }
 
@@ -630,7 +620,7 @@ mod tests {
     #[test]
     fn a_thread_that_ends_leaves_who_does_not_stop_to_the_system() {
         let stuck = Stuck::start();
-        let number = stuck.child.id().cast_signed();
+        let number = stuck.number();
         let ends = std::thread::spawn(move || {
             let thread = HeldThread::seize(number, false).unwrap();
             thread.interrupt().unwrap();
@@ -639,6 +629,7 @@ mod tests {
         });
         assert_eq!(ends.join().unwrap(), 1);
         // It goes on, and nobody holds it.
+        stuck.is_to_go_on();
         stuck.goes_on();
     }
 
@@ -651,9 +642,7 @@ mod tests {
         thread.wait_stopped(Instant::now() + NEVER).unwrap();
         child.child.kill().unwrap();
         drop(thread);
-        while LATE.with_borrow(|late| !late.is_empty()) {
-            let_late_go();
-        }
+        while let_late_go() {}
         // Who has made it sees it after that; here that is the same process, for which it is over.
         assert!(!std::path::Path::new(&format!("/proc/{}", child.child.id())).exists());
     }

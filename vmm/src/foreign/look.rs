@@ -39,9 +39,8 @@ impl Seen {
         let deadline = requested + LONG;
         let mut parked = park(process, vcpus.found(), deadline)?;
         let registers = parked.registers(deadline)?;
-        let parked = parked.caller(pid)?;
-        let entry = parked.msr(LSTAR, deadline)?;
-        let mut slots = Slots::of(parked, vm, deadline);
+        let entry = parked.caller(pid)?.msr(LSTAR, deadline)?;
+        let mut slots = Slots::of(&mut parked, process, vm, deadline)?;
         let ram = find(process, &mut slots, &registers)?;
         let online = registers.iter().find(|vcpu| vcpu.is_online());
         let running = online.map(VcpuRegisters::from).unwrap_or_default();

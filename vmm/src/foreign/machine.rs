@@ -140,7 +140,7 @@ impl Foreign {
         let caller = parked.caller(process.pid())?;
         let cpuid = caller.cpuid(deadline)?;
         let tsc_khz = caller.tsc_khz(deadline)?;
-        let mut slots = Slots::of(caller, vm, deadline);
+        let mut slots = Slots::of(&mut parked, &process, vm, deadline)?;
         slots.forget_trial()?;
         close_left(&process, &mut slots)?;
         let ram = find(&process, &mut slots, &registers)?;
@@ -379,7 +379,7 @@ impl Foreign {
         let parked = parked.ok_or(ForeignError::NoThread { pid, vcpu: 0 })?;
         // Slots are granted and taken back, one after the other: that took 0.8 s on a busy host.
         let deadline = Instant::now() + LONG;
-        let mut slots = Slots::of(parked.caller(pid)?, self.vm, deadline);
+        let mut slots = Slots::of(parked, &self.process, self.vm, deadline)?;
         added(&mut slots, self.ram.memory().ram().ranges())
     }
 
@@ -393,8 +393,9 @@ impl Foreign {
         };
         let deadline = Instant::now() + LONG;
         let mut parked = park(&self.process, &self.vcpus.all(), deadline)?;
-        let caller = parked.caller(self.process.pid())?;
-        window.close(&mut Slots::of(caller, self.vm, deadline))?;
+        let mut slots = Slots::of(&mut parked, &self.process, self.vm, deadline)?;
+        window.close(&mut slots)?;
+        drop(slots);
         // Not before: what is still there is tried again, and told, and nobody else takes it for left meanwhile.
         self.window = None;
         Ok(())

@@ -28,6 +28,8 @@ mod shapes;
 mod slots;
 mod standing;
 pub mod stopped;
+#[cfg(test)]
+pub(crate) mod stuck;
 mod threads;
 mod top_table;
 mod touched;
@@ -37,6 +39,8 @@ mod vcpus;
 mod way_back;
 mod window;
 
-pub(crate) use held::let_late_go;
+pub(crate) use held::{let_late_go, rest, wait_and_let_go};
 pub use machine::Foreign;
 pub use standing::while_nobody_stands;
+#[cfg(test)]
+pub(crate) use vcpu::request as vcpu_requests;

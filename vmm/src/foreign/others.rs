@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::error::ForeignError;
-use super::held::{HeldThread, Together};
+use super::held::{HeldThread, Rest, Stands as _, Together};
 use super::process::Process;
-use super::vcpu::{ForeignVcpu, is_run_of};
+use super::vcpu::{ForeignVcpu, is_run_of, request};
 
 /// Holds all threads but those that are known to execute one of `vcpus`; those, too, that are made meanwhile.
 ///
@@ -43,7 +43,11 @@ pub(super) fn hold_others(
 
 /// None when it has ended meanwhile.
 fn seize(process: &Process, thread: i32) -> Result<Option<HeldThread>, ForeignError> {
-    let seized = HeldThread::seize(thread, process.is_filtered(thread));
+    asked(HeldThread::seize(thread, process.is_filtered(thread)))
+}
+
+/// The same, of one that was seized.
+fn asked(seized: Result<HeldThread, ForeignError>) -> Result<Option<HeldThread>, ForeignError> {
     match seized.and_then(|held| held.interrupt().map(|()| held)) {
         Err(ForeignError::Ended { .. }) => Ok(None),
         seized => seized.map(Some),
@@ -64,10 +68,194 @@ pub(super) fn recognise(
         let registers = thread.registers()?;
         let call = [registers.orig_rax, registers.rdi, registers.rsi];
         let mut unknown = vcpus.iter().filter(|vcpu| vcpu.thread().is_none());
-        if let Some(vcpu) = unknown.find(|vcpu| is_run_of(vcpu.descriptor(), call)) {
+        if let Some(vcpu) = unknown.find(|vcpu| is_run_of(vcpu, call)) {
             vcpu.set_thread(process, thread.number());
             is_news = true;
         }
     }
     Ok(is_news)
+}
+
+/// The threads of a VMM but those that execute its vCPUs, which are parked.
+#[derive(Debug)]
+pub(super) struct Others<'p> {
+    process: &'p Process,
+    parked: Vec<i32>,
+    held: &'p mut Together<HeldThread>,
+}
+
+impl<'p> Others<'p> {
+    /// All but the `parked`; some of them are `held`, and those that come to be are let go with them.
+    pub const fn of(
+        process: &'p Process,
+        parked: Vec<i32>,
+        held: &'p mut Together<HeldThread>,
+    ) -> Self {
+        Self {
+            process,
+            parked,
+            held,
+        }
+    }
+
+    /// Whose they are.
+    pub const fn process(&self) -> &Process {
+        self.process
+    }
+
+    /// How many are held.
+    pub fn count(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Holds all of them, those too that are made meanwhile: none begins a call any more. One may still be in a call, which changes
+    /// no slot of KVM's. What is held when this fails is to be let go as well.
+    ///
+    /// # Errors
+    /// [`ForeignError::Late`] and others.
+    pub fn hold(&mut self, deadline: Instant) -> Result<(), ForeignError> {
+        loop {
+            let mut threads = self.process.threads()?;
+            threads.retain(|thread| !self.parked.contains(thread));
+            threads.retain(|thread| self.held.iter().all(|held| held.number() != *thread));
+            if threads.is_empty() {
+                return Ok(());
+            }
+            // No call is made in their names, so no filter need be lifted.
+            for thread in threads {
+                let seized = asked(HeldThread::seize(thread, false))?;
+                self.held.extend(seized);
+            }
+            for thread in self.held.iter_mut() {
+                match wait_idle(self.process, thread, deadline) {
+                    Ok(()) | Err(ForeignError::Ended { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            self.held.retain(|thread| !thread.is_gone());
+        }
+    }
+
+    /// Lets all go but the first of them. Those that do not stand yet are let go with these.
+    pub fn let_go(&mut self, but: usize) {
+        let but = but.min(self.held.len());
+        let mut late = self.held.split_off(but);
+        late.retain_mut(|thread| !thread.stands());
+        self.held.extend(late);
+    }
+}
+
+/// Waits until a thread that was asked to stop has, or is seen in a call that changes no slot and makes no thread: it stops as that
+/// returns.
+fn wait_idle(
+    process: &Process,
+    thread: &mut HeldThread,
+    deadline: Instant,
+) -> Result<(), ForeignError> {
+    let rest = Rest::until(deadline);
+    while !thread.stands() {
+        let call = process.system_call(thread.number());
+        if call.is_some_and(|call| !may_matter(call)) {
+            return Ok(());
+        }
+        if !rest.a_moment() {
+            let thread = thread.number();
+            let what = "KVM's slots were to be named, which it may be changing";
+            return Err(ForeignError::Late { thread, what });
+        }
+    }
+    Ok(())
+}
+
+/// Whether a system call can change a slot, or make a thread that does.
+fn may_matter([number, _, request]: [u64; 3]) -> bool {
+    /// Beside `KVMIO`, the type of its requests, in these bits.
+    const TYPE: u64 = 0xff00;
+    const KVM: u64 = 0xae00;
+    const CALLS: [i64; 4] = [
+        libc::SYS_clone,
+        libc::SYS_clone3,
+        libc::SYS_fork,
+        libc::SYS_vfork,
+    ];
+    match number.cast_signed() {
+        libc::SYS_ioctl => request & TYPE == KVM && request != request::RUN,
+        call => CALLS.contains(&call),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::foreign::stuck::Stuck;
+
+    #[test]
+    fn a_call_that_changes_slots_or_makes_threads_is_waited_for() {
+        let ioctl = |request| [libc::SYS_ioctl.cast_unsigned(), 5, request];
+        let other = |number: i64| [number.cast_unsigned(), 5, request::SET_MEMORY];
+        assert!(may_matter(ioctl(request::SET_MEMORY)));
+        assert!(may_matter(other(libc::SYS_clone3)));
+        assert!(!may_matter(ioctl(request::RUN)) && !may_matter(ioctl(0x5401)));
+        assert!(!may_matter(other(libc::SYS_fsync)));
+    }
+
+    /// A thread that was not held could change a slot between the question and the naming.
+    #[test]
+    fn all_threads_stand_that_are_not_parked_and_go_on_after_that() {
+        const SCRIPT: &str = "import threading, time, sys\n\
+            for _ in range(3): threading.Thread(target=time.sleep, args=[1000], daemon=True).start()\n\
+            print('begun', flush=True)\nsys.stdin.readline()";
+        let mut vmm = Command::new("python3")
+            .args(["-c", SCRIPT])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut begun = [0; 6];
+        let said = vmm.stdout.as_mut().unwrap();
+        std::io::Read::read_exact(said, &mut begun).unwrap();
+        let pid = vmm.id().cast_signed();
+        let process = Process::open(pid).unwrap();
+        let mut held = Together::from(Vec::new());
+        let mut others = Others::of(&process, vec![pid], &mut held);
+        others
+            .hold(Instant::now() + Duration::from_secs(300))
+            .unwrap();
+        let mut threads = process.threads().unwrap();
+        threads.retain(|thread| *thread != pid);
+        assert_eq!((threads.len(), others.count()), (3, 3));
+        let state = |thread: &i32| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/stat")).unwrap();
+            stat.rsplit_once(") ").unwrap().1.starts_with('t')
+        };
+        assert!(threads.iter().all(state));
+        others.let_go(1);
+        assert_eq!(others.count(), 1);
+        assert_eq!(threads.iter().filter(|thread| state(thread)).count(), 1);
+        drop(held);
+        assert!(!threads.iter().any(state));
+        drop(vmm.stdin.take());
+        assert!(vmm.wait().unwrap().success());
+    }
+
+    /// It may be about to make a thread.
+    #[test]
+    fn who_does_not_stop_in_a_call_that_makes_threads_is_named() {
+        let stuck = Stuck::start();
+        let process = Process::open(stuck.number()).unwrap();
+        let mut held = Together::from(Vec::new());
+        let mut others = Others::of(&process, Vec::new(), &mut held);
+        let late = others.hold(Instant::now());
+        let named =
+            matches!(late, Err(ForeignError::Late { thread, .. }) if thread == stuck.number());
+        assert!(named, "{late:?}");
+        others.let_go(0);
+        assert_eq!(others.count(), 1, "it does not stand yet");
+        stuck.is_to_go_on();
+        drop(held);
+        stuck.goes_on();
+    }
 }

@@ -21,7 +21,7 @@ use tracer::guest::Paused;
 
 use super::error::ForeignError;
 use super::held::{HeldThread, Rest, Together};
-use super::others::{hold_others, recognise};
+use super::others::{Others, hold_others, recognise};
 use super::process::Process;
 use super::standing::Standing;
 use super::threads::find_threads;
@@ -84,6 +84,24 @@ impl AllParked {
     pub fn caller(&mut self, pid: i32) -> Result<&mut Parked, ForeignError> {
         let first = self.vcpus.first_mut();
         first.ok_or(ForeignError::NoThread { pid, vcpu: 0 })
+    }
+}
+
+impl AllParked {
+    /// The same, and all other threads of the VMM.
+    ///
+    /// # Errors
+    /// [`ForeignError::NoThread`].
+    pub fn caller_and_others<'p>(
+        &'p mut self,
+        process: &'p Process,
+    ) -> Result<(&'p mut Parked, Others<'p>), ForeignError> {
+        let pid = process.pid();
+        let parked = self.vcpus.iter().map(Parked::thread).collect();
+        let others = Others::of(process, parked, &mut self.others);
+        let first = self.vcpus.first_mut();
+        let first = first.ok_or(ForeignError::NoThread { pid, vcpu: 0 })?;
+        Ok((first, others))
     }
 }
 

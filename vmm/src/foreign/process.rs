@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::error::ForeignError;
-use super::same_file::are_same;
+use super::same_file::{Descriptor, are_same};
 
 /// A descriptor of a virtual machine, or of one of its vCPUs, in its VMM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,6 +20,17 @@ pub struct VcpuDescriptor {
     pub vcpu: u16,
     /// The descriptor's number in that process.
     pub fd: i32,
+}
+
+/// How the descriptor of a virtual machine is called.
+const VM: &str = "anon_inode:kvm-vm";
+/// How the descriptor of a vCPU is called, before its number.
+const VCPU: &str = "anon_inode:kvm-vcpu:";
+
+/// Whether what `link` leads to is the vCPU with this number.
+pub(super) fn is_vcpu(link: &Path, number: u16) -> bool {
+    let target = fs::read_link(link);
+    target.is_ok_and(|target| target.to_str() == Some(&format!("{VCPU}{number}")))
 }
 
 /// A writable part of the process's address space.
@@ -77,11 +88,11 @@ impl Process {
     pub fn vm_descriptor(&self) -> Result<i32, ForeignError> {
         let pid = self.pid;
         // What begins like that is something else: `kvm-vm-stats`.
-        let mut all = self.descriptors("anon_inode:kvm-vm")?;
+        let mut all = self.descriptors(VM)?;
         all.retain(|(_, rest)| rest.is_empty());
         let descriptors = all.len();
         let vms = distinct(all.into_iter().map(|(fd, _)| fd), |one, other| {
-            are_same(pid, one, other)
+            are_same(Descriptor { pid, fd: one }, Descriptor { pid, fd: other })
         });
         let vms = vms.map_err(|source| ForeignError::UntoldVms {
             pid,
@@ -98,21 +109,40 @@ impl Process {
         }
     }
 
-    /// The descriptors of its vCPUs, by number.
+    /// Whether a descriptor of it is that of a virtual machine.
+    pub fn is_vm(&self, fd: i32) -> bool {
+        let target = fs::read_link(self.path(&format!("fd/{fd}")));
+        target.is_ok_and(|target| target == Path::new(VM))
+    }
+
+    /// The descriptors of its vCPUs, by number; one that was duplicated has several.
     ///
     /// # Errors
     /// [`ForeignError::Proc`].
-    pub fn vcpu_descriptors(&self) -> Result<Vec<VcpuDescriptor>, ForeignError> {
-        let found = self.descriptors("anon_inode:kvm-vcpu:")?;
+    pub fn all_vcpu_descriptors(&self) -> Result<Vec<VcpuDescriptor>, ForeignError> {
+        let found = self.descriptors(VCPU)?;
         let numbered = found.into_iter().filter_map(|(fd, rest)| {
             let vcpu = rest.parse().ok()?;
             Some(VcpuDescriptor { vcpu, fd })
         });
         let mut all: Vec<_> = numbered.collect();
         all.sort_unstable();
-        // One that was duplicated is the same vCPU.
+        Ok(all)
+    }
+
+    /// The first descriptor of each vCPU, by number.
+    ///
+    /// # Errors
+    /// [`ForeignError::Proc`].
+    pub fn vcpu_descriptors(&self) -> Result<Vec<VcpuDescriptor>, ForeignError> {
+        let mut all = self.all_vcpu_descriptors()?;
         all.dedup_by_key(|one| one.vcpu);
         Ok(all)
+    }
+
+    /// Whether a descriptor of it is that of a vCPU with this number.
+    pub fn is_vcpu(&self, of: VcpuDescriptor) -> bool {
+        is_vcpu(&self.path(&format!("fd/{}", of.fd)), of.vcpu)
     }
 
     /// Descriptors whose name begins with `prefix`, and how the name continues.

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::mem::offset_of;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use kvm_bindings::{
     KVM_EXIT_INTR, KVM_EXIT_IRQ_WINDOW_OPEN, KVM_EXIT_UNKNOWN, KVM_RUN_X86_GUEST_MODE,
@@ -38,7 +38,7 @@ mod at {
 pub struct RunPage {
     page: *mut u8,
     bytes: usize,
-    _vcpu: OwnedFd,
+    vcpu: OwnedFd,
 }
 
 /// What was in the page before it was prepared for a pause.
@@ -72,8 +72,13 @@ impl RunPage {
         Ok(Self {
             page: page.cast(),
             bytes,
-            _vcpu: vcpu,
+            vcpu,
         })
+    }
+
+    /// The vCPU's descriptor, as we have it.
+    pub fn descriptor(&self) -> RawFd {
+        self.vcpu.as_raw_fd()
     }
 
     fn slice(&self) -> VolatileSlice<'_> {

@@ -9,6 +9,14 @@
 //!
 //! One of a slot's values is whether KVM notes which of its pages are written, for a migration or for snapshots by difference. Named
 //! without that flag, a slot would be noted of no more, and what was noted be forgotten: so that is asked before.
+//!
+//! **Between the question and the naming nobody changes a slot.** The threads that execute vCPUs are held, but a VMM switches that flag by
+//! another one (QEMU by its main thread, as a migration begins); and afterwards nobody can tell that it did, for a slot that was named
+//! with the other flag looks as it was named. So while slots are named **all threads of the VMM are held** ([`Slots::alone`]), those
+//! that it makes meanwhile too. A call that one of them was in is over when it stands; one that does not come to a stop (it waits for a
+//! disk) is in a call that changes no slot and makes no thread, which can be seen, and stops when that returns, before it can make
+//! another. Not for longer: who is held may be who fetches the guest's memory when we read it (userfaultfd), so no slot is named while
+//! that is read. Another process that has the machine's descriptor could still change a slot; no VMM is known that does.
 
 use std::time::Instant;
 
@@ -19,7 +27,10 @@ use vm_memory::ByteValued;
 
 use super::backends::{self, HIGH};
 use super::error::ForeignError;
+use super::machine::PATIENCE;
 use super::memory::{Range, RemoteRam};
+use super::others::Others;
+use super::park::AllParked;
 use super::process::{Mapping, Process};
 use super::shapes::{ClearLog, Slot};
 use super::vcpu::{Parked, request};
@@ -47,6 +58,8 @@ const STEPS_MAX: u64 = 1 << 16;
 pub(super) struct Slots<'p> {
     /// The thread.
     pub parked: &'p mut Parked,
+    /// All others of the VMM, those that execute vCPUs left out.
+    others: Others<'p>,
     /// The virtual machine's descriptor.
     pub vm: i32,
     /// Until when.
@@ -56,18 +69,50 @@ pub(super) struct Slots<'p> {
 }
 
 impl<'p> Slots<'p> {
-    /// Those of this virtual machine.
-    pub const fn of(parked: &'p mut Parked, vm: i32, deadline: Instant) -> Self {
-        Self {
+    /// Those of this virtual machine, whose vCPUs are parked.
+    ///
+    /// # Errors
+    /// [`ForeignError::NoThread`].
+    pub fn of(
+        all: &'p mut AllParked,
+        process: &'p Process,
+        vm: i32,
+        deadline: Instant,
+    ) -> Result<Self, ForeignError> {
+        let (parked, others) = all.caller_and_others(process)?;
+        Ok(Self {
             parked,
+            others,
             vm,
             deadline,
             are_logged: false,
-        }
+        })
     }
 }
 
 impl Slots<'_> {
+    /// Does `what` while no thread of the VMM runs that could change a slot.
+    fn alone<T>(
+        &mut self,
+        what: impl FnOnce(&mut Self) -> Result<T, ForeignError>,
+    ) -> Result<T, ForeignError> {
+        let until = self.deadline.min(Instant::now() + PATIENCE);
+        let before = self.others.count();
+        let done = self.others.hold(until).and_then(|()| what(self));
+        self.others.let_go(before);
+        done
+    }
+
+    /// The virtual machine's descriptor, which is one still: what came to have that number since is asked nothing.
+    fn vm(&self) -> Result<i32, ForeignError> {
+        match self.others.process().is_vm(self.vm) {
+            true => Ok(self.vm),
+            false => Err(ForeignError::NotVmm {
+                pid: self.others.process().pid(),
+            }),
+        }
+    }
+
     /// What is looked through in between makes no call, which would look at the time.
     fn check_deadline(&self) -> Result<(), ForeignError> {
         match Instant::now() < self.deadline {
@@ -95,7 +140,7 @@ impl Slots<'_> {
             memory_size: range.guest.bytes,
             userspace_addr: range.host,
         });
-        let (at, vm, deadline) = (self.parked.scratch()?, self.vm, self.deadline);
+        let (at, vm, deadline) = (self.parked.scratch()?, self.vm()?, self.deadline);
         let call = "KVM_SET_USER_MEMORY_REGION";
         let set = self.parked.with_scratch(slot.as_mut_slice(), |parked| {
             parked.ioctl(call, vm, request::SET_MEMORY, at, deadline)
@@ -132,7 +177,8 @@ impl Slots<'_> {
         is_granted(self.set(number, range))
     }
 
-    /// Whether a slot is of this number and has exactly these values, all of whose pages have some slot.
+    /// Whether a slot is of this number and has exactly these values, all of whose pages have some slot. To be asked
+    /// [alone](Self::alone).
     fn names(&mut self, number: u32, range: Range) -> Result<bool, ForeignError> {
         let is_logged = self.is_logged(number)?;
         let flags = if is_logged {
@@ -158,7 +204,7 @@ impl Slots<'_> {
             first_page: NO_PAGE,
             bitmap: 0,
         };
-        let (at, vm, deadline) = (self.parked.scratch()?, self.vm, self.deadline);
+        let (at, vm, deadline) = (self.parked.scratch()?, self.vm()?, self.deadline);
         let asked = self.parked.with_scratch(log.as_mut_slice(), |parked| {
             parked.ioctl("KVM_CLEAR_DIRTY_LOG", vm, request::CLEAR_LOG, at, deadline)
         });
@@ -316,16 +362,19 @@ pub(super) fn find(
             if !proof.fits(base, end) {
                 continue;
             }
-            let ranges = proven(slots, base, end, some)?;
+            let ranges = slots.alone(|slots| proven(slots, base, end, some))?;
             if !ranges.is_empty() {
                 return Ok(RemoteRam::new(pid, ranges));
             }
         }
     }
     mappings.retain(|mapping| mapping.bytes >= PIECE_MIN);
-    let (low, high_end) = covered(slots, end, some)?;
     let tried = mappings.len();
-    match backends::find(slots, &mappings, low, high_end)? {
+    let found = slots.alone(|slots| {
+        let (low, high_end) = covered(slots, end, some)?;
+        backends::find(slots, &mappings, low, high_end)
+    });
+    match found? {
         Ok(ranges) if proof.is_of(&ranges) => Ok(RemoteRam::new(pid, ranges)),
         Ok(_) => Err(not_found(Gpa(MIB), tried)),
         // With a part of it nobody could say that nothing leads to us any more.

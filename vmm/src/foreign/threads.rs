@@ -102,7 +102,7 @@ fn look(process: &Process, vcpus: &[Arc<ForeignVcpu>], ask: Ask<'_>) -> Result<(
             Some(call) => Some(call),
             None => ask(thread)?,
         };
-        let of = |call| vcpus.iter().find(|one| is_run_of(one.descriptor(), call));
+        let of = |call| vcpus.iter().find(|one| is_run_of(one, call));
         if let Some(vcpu) = call.and_then(of) {
             vcpu.set_thread(process, thread);
         }

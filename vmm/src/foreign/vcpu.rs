@@ -2,6 +2,8 @@
 
 use std::cell::Cell;
 use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,9 +14,10 @@ use vm_memory::ByteValued;
 
 use super::error::ForeignError;
 use super::held::{HeldThread, Stands, Stop};
-use super::process::{Process, VcpuDescriptor};
+use super::process::{Process, VcpuDescriptor, is_vcpu};
 use super::remote;
 use super::run_page::{Prepared, RunPage};
+use super::same_file::{Descriptor, are_same};
 use super::shapes::{CPUID_ENTRIES, Cpuid, General, OneMsr, System, TscOffset};
 use super::way_back::WayBack;
 use crate::vcpu::FullRegisters;
@@ -55,7 +58,9 @@ const BELOW_STACK: u64 = 16 << 10;
 #[derive(Debug)]
 pub struct ForeignVcpu {
     number: u16,
-    fd: i32,
+    fd: Cell<i32>,
+    /// Its VMM has closed it: no thread enters it any more.
+    is_closed: Cell<bool>,
     pid: i32,
     thread: Cell<Option<Executor>>,
     page: RunPage,
@@ -108,11 +113,20 @@ impl ForeignVcpu {
         way: WayBack,
     ) -> Result<Self, ForeignError> {
         let what = "the page that a vCPU shares with KVM cannot be mapped";
-        let page = RunPage::map(process.descriptor(descriptor.fd)?);
+        let (number, pid) = (descriptor.vcpu, process.pid());
+        let ours = process.descriptor(descriptor.fd)?;
+        // It may have closed it since it was listed, and opened something else: nobody writes to that.
+        let link = format!("/proc/self/fd/{}", ours.as_raw_fd());
+        if !is_vcpu(Path::new(&link), number) {
+            let vcpu = number;
+            return Err(ForeignError::Closed { pid, vcpu });
+        }
+        let page = RunPage::map(ours);
         Ok(Self {
-            number: descriptor.vcpu,
-            fd: descriptor.fd,
-            pid: process.pid(),
+            number,
+            fd: Cell::new(descriptor.fd),
+            is_closed: Cell::default(),
+            pid,
             thread: Cell::default(),
             page: page.map_err(|source| ForeignError::Window { what, source })?,
             way,
@@ -125,10 +139,51 @@ impl ForeignVcpu {
         self.number
     }
 
-    /// Its descriptor's number in the VMM.
+    /// Its descriptor's number in the VMM; none once that is closed, which may be something else by now.
     #[must_use]
-    pub const fn descriptor(&self) -> i32 {
-        self.fd
+    pub fn descriptor(&self) -> Option<i32> {
+        (!self.is_closed()).then(|| self.fd.get())
+    }
+
+    /// Whether its VMM was seen to have closed it. A thread that executes it goes on until it leaves the guest, and no thread enters
+    /// it after that.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.get()
+    }
+
+    /// Sees by which of these descriptors its VMM has it now: the one that is known, or a duplicate. Where there is none it was closed,
+    /// unless the VMM ends just now.
+    pub fn look_among(&self, process: &Process, descriptors: &[VcpuDescriptor]) {
+        if self.is_closed() {
+            return;
+        }
+        let known = self.fd.get();
+        let own = descriptors.iter().filter(|one| one.vcpu == self.number);
+        let mut own: Vec<_> = own.copied().collect();
+        own.sort_by_key(|one| one.fd != known);
+        match own.into_iter().find(|one| self.is_it(process, *one)) {
+            Some(one) => self.fd.set(one.fd),
+            None if process.is_ending() => {}
+            None => {
+                self.is_closed.set(true);
+                log::warn!(
+                    "the VMM has closed vCPU {}, which executes nothing any more: nothing more of it is recorded",
+                    self.number
+                );
+            }
+        }
+    }
+
+    /// Whether this descriptor of its VMM is its own. Where the system does not compare files, its name says so.
+    fn is_it(&self, process: &Process, of: VcpuDescriptor) -> bool {
+        let (pid, fd) = (std::process::id().cast_signed(), self.page.descriptor());
+        let theirs = Descriptor {
+            pid: self.pid,
+            fd: of.fd,
+        };
+        let is_same = are_same(Descriptor { pid, fd }, theirs);
+        is_same.unwrap_or_else(|_| process.is_vcpu(of))
     }
 
     /// The thread that executes it, if that is known.
@@ -151,10 +206,10 @@ impl ForeignVcpu {
         self.thread.set(None);
     }
 
-    /// Whether the vCPU left the guest last with nothing half done.
+    /// Whether the vCPU left the guest last with nothing half done, or has left it for good.
     #[must_use]
     pub fn is_consistent(&self) -> bool {
-        self.page.is_consistent()
+        self.is_closed() || self.page.is_consistent()
     }
 
     /// Takes its thread, which runs on until [`Parked::interrupt`]. None when it is not known which thread executes it.
@@ -238,8 +293,9 @@ impl Parked {
     /// The thread stands where it was met.
     fn stands(&mut self) -> Result<(), ForeignError> {
         let registers = self.held.registers()?;
-        let is_out =
-            self.is_running(&registers) && INTERRUPTED.contains(&registers.rax.cast_signed());
+        // One that is closed has left the guest, if it was there, and cannot come back.
+        let is_out = self.vcpu.is_closed()
+            || self.is_running(&registers) && INTERRUPTED.contains(&registers.rax.cast_signed());
         self.stage = match is_out {
             true => Stage::Parked,
             false => Stage::Outside,
@@ -304,7 +360,7 @@ impl Parked {
     /// Whether the thread is in the call that executes the vCPU.
     fn is_running(&self, registers: &libc::user_regs_struct) -> bool {
         let call = [registers.orig_rax, registers.rdi, registers.rsi];
-        is_run_of(self.vcpu.fd, call)
+        is_run_of(&self.vcpu, call)
     }
 
     /// Its registers, when it left the guest.
@@ -314,6 +370,10 @@ impl Parked {
     pub fn registers(&mut self, deadline: Instant) -> Result<FullRegisters, ForeignError> {
         if !self.vcpu.page.is_stale() {
             return Ok(self.vcpu.page.registers());
+        }
+        // Nothing of it executes any more.
+        if self.descriptor().is_err() {
+            return Ok(FullRegisters::default());
         }
         // It did not leave the guest for us: the VMM had stopped it already.
         let general = self.ask(
@@ -393,14 +453,23 @@ impl Parked {
     /// # Errors
     /// [`ForeignError::Call`] and others.
     pub fn tsc_khz(&mut self, deadline: Instant) -> Result<u32, ForeignError> {
-        let khz = self.ioctl(
-            "KVM_GET_TSC_KHZ",
-            self.vcpu.fd,
-            request::GET_TSC_KHZ,
-            0,
-            deadline,
-        )?;
+        let (call, fd) = ("KVM_GET_TSC_KHZ", self.descriptor()?);
+        let khz = self.ioctl(call, fd, request::GET_TSC_KHZ, 0, deadline)?;
         Ok(u32::try_from(khz).unwrap_or(u32::MAX))
+    }
+
+    /// Its descriptor in the VMM, which is its own: what came to have that number since is asked nothing.
+    ///
+    /// # Errors
+    /// [`ForeignError::Closed`].
+    fn descriptor(&self) -> Result<i32, ForeignError> {
+        let vcpu = &self.vcpu;
+        let (pid, fd) = (vcpu.pid, vcpu.fd.get());
+        let process = Process::open(pid)?;
+        let number = vcpu.number;
+        vcpu.look_among(&process, &[VcpuDescriptor { vcpu: number, fd }]);
+        vcpu.descriptor()
+            .ok_or(ForeignError::Closed { pid, vcpu: number })
     }
 
     /// Has KVM fill in `asked`, by `request` on the vCPU.
@@ -414,7 +483,7 @@ impl Parked {
         mut asked: T,
         deadline: Instant,
     ) -> Result<T, ForeignError> {
-        let (at, fd) = (self.scratch()?, self.vcpu.fd);
+        let (at, fd) = (self.scratch()?, self.descriptor()?);
         self.with_scratch(asked.as_mut_slice(), |on| {
             on.ioctl(call, fd, request, at, deadline)
         })?;
@@ -499,11 +568,12 @@ impl Parked {
     }
 }
 
-/// Whether a system call executes the vCPU with this descriptor.
+/// Whether a system call executes this vCPU.
 #[must_use]
-pub fn is_run_of(of: i32, [number, fd, request]: [u64; 3]) -> bool {
+pub fn is_run_of(vcpu: &ForeignVcpu, [number, fd, request]: [u64; 3]) -> bool {
+    let is_its = |own: i32| fd == u64::from(own.cast_unsigned());
     number == libc::SYS_ioctl.cast_unsigned()
-        && fd == u64::from(of.cast_unsigned())
+        && vcpu.descriptor().is_some_and(is_its)
         && request == request::RUN
 }
 

@@ -71,7 +71,13 @@ impl Vcpus {
     /// [`ForeignError::Proc`] and others.
     pub(super) fn list(&self, process: &Process) -> Result<Listed, ForeignError> {
         let listed = Listed(Instant::now());
-        let come = self.unknown(process)?;
+        let mut descriptors = process.all_vcpu_descriptors()?;
+        for vcpu in self.all() {
+            vcpu.look_among(process, &descriptors);
+        }
+        // One that was duplicated is the same vCPU.
+        descriptors.dedup_by_key(|one| one.vcpu);
+        let come = self.unknown(descriptors);
         if !come.is_empty() {
             let come = open(process, &come)?;
             for vcpu in &come {
@@ -91,18 +97,17 @@ impl Vcpus {
     /// # Errors
     /// [`ForeignError::Proc`].
     pub(super) fn are_all(&self, listed: Listed, process: &Process) -> Result<bool, ForeignError> {
-        Ok(listed.0.elapsed() < FRESH || self.unknown(process)?.is_empty())
+        Ok(listed.0.elapsed() < FRESH || self.unknown(process.vcpu_descriptors()?).is_empty())
     }
 
-    fn unknown(&self, process: &Process) -> Result<Vec<VcpuDescriptor>, ForeignError> {
-        let mut descriptors = process.vcpu_descriptors()?;
+    fn unknown(&self, mut descriptors: Vec<VcpuDescriptor>) -> Vec<VcpuDescriptor> {
         let late = self.late.borrow();
         let is_known = |one: &VcpuDescriptor| {
             let mut all = self.found.iter().chain(late.iter());
             all.any(|vcpu| vcpu.number() == one.vcpu)
         };
         descriptors.retain(|one| !is_known(one));
-        Ok(descriptors)
+        descriptors
     }
 
     /// Their VMM has ended.

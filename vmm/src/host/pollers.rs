@@ -10,6 +10,7 @@ use std::thread::{JoinHandle, available_parallelism};
 use std::time::Duration;
 
 use crate::confine::{self, Role};
+use crate::foreign::wait_and_let_go;
 use tracer::collect::{Poller, Pollers, SharedDrain};
 
 /// Pause between two rounds over the rings when there was nothing to read.
@@ -158,9 +159,14 @@ impl StoppedThread {
         self.tell(Said::Stop);
     }
 
-    /// Waits until it has ended, or has something to do that does not end. Whether it has.
+    /// Waits until it has ended, or has something to do that does not end. Whether it has. That can take as long as a disk takes, and
+    /// whoever waits here may have threads of a VMM to let go.
     fn ends(&self, stands: &dyn Fn() -> bool) -> bool {
-        while self.ended.recv_timeout(LOOK_PERIOD) == Err(RecvTimeoutError::Timeout) {
+        let ended = |part| {
+            let ended = self.ended.recv_timeout(part);
+            (ended != Err(RecvTimeoutError::Timeout)).then_some(())
+        };
+        while wait_and_let_go(LOOK_PERIOD, ended).is_none() {
             if stands() {
                 return false;
             }
@@ -222,6 +228,7 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::foreign::stuck::Stuck;
 
     fn readers(round: impl Fn() -> usize + Send + 'static) -> Readers {
         let start = |role, run| StoppedThread::start(role, run).unwrap();
@@ -261,5 +268,17 @@ mod tests {
         told.try_recv().unwrap_err();
         lets_go.send(()).unwrap();
         told.recv().unwrap();
+    }
+
+    /// It was once let go when the trace was complete: a slow disk takes seconds for that.
+    #[test]
+    fn who_waits_for_the_last_round_lets_go_who_was_late() {
+        let stuck = Stuck::late();
+        stuck.is_to_go_on();
+        // Of a disk that is done when it goes on.
+        let last = move || stuck.goes_on();
+        let looks = AtomicUsize::new(0);
+        let stands = || looks.fetch_add(1, SeqCst) > 240;
+        assert!(Box::new(readers(|| 0)).end(Box::new(last), &stands));
     }
 }

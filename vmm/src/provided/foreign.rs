@@ -68,7 +68,10 @@ impl Provider for Foreign {
     fn vcpu_states(&self) -> Vec<VcpuStatus> {
         let of = |vcpu, state| VcpuStatus { vcpu, state };
         let found = self.vcpus().found().iter();
-        let found = found.map(|vcpu| of(vcpu.number(), self.state().to_owned()));
+        let found = found.map(|vcpu| match vcpu.is_closed() {
+            true => of(vcpu.number(), "closed".to_owned()),
+            false => of(vcpu.number(), self.state().to_owned()),
+        });
         let late = self.vcpus().late().into_iter();
         let late = late.map(|vcpu| of(vcpu.number(), format!("{}, not recorded", self.state())));
         found.chain(late).collect()

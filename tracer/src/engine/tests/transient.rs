@@ -1,9 +1,11 @@
 //! Text that comes and goes: freed init text, modules.
 
+use image::testing::{ElfFile, body};
 use image::{Linux, TextRange};
 
 use super::*;
 use crate::linux::kernel::{InitState, Kernel};
+use crate::points::any;
 
 /// Where the mock guest's `system_state` lies, and the value from which on init text is gone.
 const STATE: Gpa = Gpa(0x8000);
@@ -19,6 +21,7 @@ fn kernel() -> Kernel {
         }),
         modules: None,
         kprobes: Ok(None),
+        hides_kprobes: false,
         tasks: None,
         cgroups: None,
         stacks: None,
@@ -360,4 +363,41 @@ fn modules_of_very_many_symbols_have_their_turns_one_after_the_other() {
         .collect();
     // The first is more than one look may read, and has one for itself; the others share the next.
     assert_eq!(looks, [(1, 0, 2), (1, 1, 0), (0, 0, 0)]);
+}
+
+/// It was passed over without a word.
+#[test]
+fn where_a_kernel_may_have_probes_that_nobody_sees_is_counted() {
+    const COUNT: u64 = 6;
+    let code: Vec<u8> = (0..COUNT)
+        .flat_map(|_| body(&[0x55, 0x48, 0x89, 0xe5, 0x31, 0xc0, 0x5d, 0xc3]))
+        .collect();
+    let file = ElfFile::new().text(TEXT, &code);
+    let file = ["a", "b", "c", "d", "e", "f"]
+        .into_iter()
+        .zip((TEXT..).step_by(16))
+        .fold(file, |file, (name, at)| file.function(name, at, 16));
+    let mut displaced = Image::parse(&file.build()).unwrap();
+    assert_eq!(any::admit(&mut displaced) as u64, COUNT);
+    for (image, hides_kprobes, unasked) in [
+        (displaced.clone(), true, COUNT),
+        (displaced, false, 0),
+        // Nothing is displaced.
+        (nop_image(COUNT), true, 0),
+    ] {
+        let mut target = MockTarget::with_image(2, REGION, &image, Rights::ALL).unwrap();
+        let mut engine = Engine::new(Arc::new(image));
+        engine.transient.inside = Some(Box::new(Kernel {
+            hides_kprobes,
+            ..kernel()
+        }));
+        let region = target.region();
+        engine.attach(&mut target, region).unwrap();
+        let session = engine.create_session(&mut target, config("one")).unwrap();
+        let all = 0..u32::try_from(COUNT).unwrap();
+        let applied = change(&mut engine, &mut target, session, all).unwrap();
+        assert_eq!((applied.patched as u64, applied.unasked), (COUNT, unasked));
+        let back = change(&mut engine, &mut target, session, []).unwrap();
+        assert_eq!((back.restored as u64, back.unasked), (COUNT, unasked));
+    }
 }

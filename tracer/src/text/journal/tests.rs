@@ -86,6 +86,70 @@ fn a_breakpoint_over_what_is_ours_is_the_guests() {
     assert!(!covers([0xcc, 0x1f, 0x44, 0, 0]) && !covers([0xcc, 1, 2, 3, 5]));
 }
 
+/// Who is killed has written the first bytes, up to the end of a page or to any other.
+#[test]
+fn a_write_that_was_cut_off_is_ours() {
+    let original = [0x0f, 0x1f, 0x44, 0, 0];
+    let (first, second) = ([0xe9, 1, 2, 3, 4], [0xe9, 5, 6, 7, 8]);
+    let patched = entry(0x10);
+    let changed = Entry {
+        ours: SiteBytes::new(second),
+        before: SiteBytes::new(first),
+        ..patched
+    };
+    let cut = |new: [u8; 5], old: [u8; 5], at: usize| {
+        let mut bytes = old;
+        bytes[..at].copy_from_slice(&new[..at]);
+        SiteBytes::new(bytes)
+    };
+    for at in 1..5 {
+        for (entry, new, old) in [
+            (patched, first, original),
+            (patched, original, first),
+            (changed, second, first),
+            (changed, first, second),
+            (changed, original, second),
+            (changed, original, first),
+        ] {
+            let found = cut(new, old, at);
+            let is_known = entry.is_cut(found) || entry.is_ours(found);
+            assert!(is_known, "{new:x?} over {old:x?} up to {at}");
+            assert!(!entry.is_ours(found) || !entry.is_covered(found));
+            // Somebody may have made a probe there since.
+            let covered = found.with_start(&[0xcc]);
+            let over_own = covered.as_slice()[1..] == original[1..];
+            assert_eq!(entry.is_covered(covered), !over_own, "{covered:?}");
+        }
+        // The first that stood there had been changed by then.
+        assert!(!changed.is_cut(cut(second, original, at)), "{at}");
+    }
+    let is_cut = |bytes| patched.is_cut(SiteBytes::new(bytes));
+    assert!(!is_cut(original) && !is_cut([0xe9, 1, 2, 3, 0x44]));
+    assert!(!is_cut([0x0f, 1, 0x44, 3, 4]) && !is_cut([0x90; 5]));
+    // A word is written as a whole.
+    let word = |byte| SiteBytes::of(&[byte; 8]).unwrap();
+    let half = word(1).with_start(&[2; 4]);
+    let of_word = |at| Entry {
+        original: word(1),
+        ours: word(2),
+        before: word(2),
+        ..entry(at)
+    };
+    assert!(!of_word(0x10).is_cut(half) && of_word(0x14).is_cut(half));
+}
+
+#[test]
+fn where_what_somebody_has_changed_leads_is_known() {
+    let entry = entry(0x1000);
+    let leads = |bytes: &[u8]| entry.leads_to(SiteBytes::of(bytes).unwrap());
+    let to = Some(Gva(0x1005 + 0x0403_0201));
+    assert_eq!(leads(&[0xe9, 1, 2, 3, 4]), to);
+    assert_eq!(leads(&[0xe8, 1, 2, 3, 4, 0x90]), to);
+    assert_eq!(leads(&[0xcc, 1, 2, 3, 4, 0xcc]), to);
+    assert_eq!(leads(&[0x0f, 1, 2, 3, 4]), None);
+    assert_eq!(leads(&[0xe9, 1, 2, 3]), None);
+}
+
 /// The guest can write there.
 #[test]
 fn nonsense_is_no_journal() {

@@ -2,6 +2,7 @@
 //! random, and a guest that writes where it should not.
 
 use std::path::Path;
+use std::sync::Mutex;
 
 use image::testing::nop_image;
 use proptest::prelude::*;
@@ -12,6 +13,7 @@ use super::closing::Closing;
 use super::filters::{FilterEdit, Globs};
 use super::options::{DEFAULT_SESSION, PatchMethod, SessionOptions, Tracer};
 use super::*;
+use crate::collect::{Poller, SharedDrain};
 use crate::mock::{self, MockGuest, MockTarget, NoPollers, Rights};
 use crate::stub::cell::{HEAD, LIMIT, LOST};
 use status::SwitchedSites;
@@ -43,7 +45,17 @@ fn prepared(session: SessionOptions) -> (Tracing, MockGuest) {
 }
 
 fn prepared_of(image: Image, session: SessionOptions) -> (Tracing, MockGuest) {
+    prepared_with(image, session, |_| host())
+}
+
+/// The same, of a host that knows the guest.
+fn prepared_with(
+    image: Image,
+    session: SessionOptions,
+    host: impl FnOnce(&MockGuest) -> Host,
+) -> (Tracing, MockGuest) {
     let target = MockTarget::with_image(VCPUS.into(), WINDOW, &image, Rights::ALL).unwrap();
+    let guest = MockGuest::new(target);
     let options = TracingOptions {
         session,
         vcpus: VCPUS,
@@ -54,8 +66,8 @@ fn prepared_of(image: Image, session: SessionOptions) -> (Tracing, MockGuest) {
         debug: None,
         name: "kernel".to_owned(),
     };
-    let tracing = Tracing::new(options, kernel, host()).unwrap();
-    (tracing, MockGuest::new(target))
+    let tracing = Tracing::new(options, kernel, host(&guest)).unwrap();
+    (tracing, guest)
 }
 
 fn everything() -> Globs {
@@ -118,6 +130,53 @@ fn every_call_of_each_vcpu_is_in_the_trace_or_counted_as_lost() {
     let tally = tally(&tracing.finish(&guest, None).unwrap());
     assert_eq!(tally.calls + tally.lost, calls.iter().sum::<u64>());
     assert_eq!((tally.calls, tally.functions), (2 * slots, FUNCTIONS));
+}
+
+/// A poller that asks at its end.
+struct Asking(Arc<dyn Fn() + Send + Sync>);
+
+impl std::fmt::Debug for Asking {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Asking")
+    }
+}
+
+impl Pollers for Asking {
+    fn start(&self, _: Arc<SharedDrain>) -> std::io::Result<Box<dyn Poller>> {
+        Ok(Box::new(Self(Arc::clone(&self.0))))
+    }
+}
+
+impl Poller for Asking {
+    fn end(self: Box<Self>, last: Box<dyn FnOnce() + Send>, _: &dyn Fn() -> bool) -> bool {
+        (self.0)();
+        last();
+        true
+    }
+}
+
+/// It once stood still for as long as the disk took.
+#[test]
+fn a_guest_that_goes_on_is_not_held_until_its_trace_is_complete() {
+    for goes_on in [false, true] {
+        let held = Arc::new(Mutex::new(None));
+        let told = Arc::clone(&held);
+        let (mut tracing, mut guest) =
+            prepared_with(nop_image(FUNCTIONS), small(None), move |guest| {
+                let is_stopped = guest.is_stopped();
+                let ask = move || *told.lock().unwrap() = Some(is_stopped());
+                Host {
+                    pollers: Box::new(Asking(Arc::new(ask))),
+                    ..host()
+                }
+            });
+        guest.goes_on = goes_on;
+        tracing
+            .start(&guest, DEFAULT_SESSION, None, &everything())
+            .unwrap();
+        tracing.finish(&guest, None).unwrap();
+        assert_eq!(held.lock().unwrap().take(), Some(!goes_on));
+    }
 }
 
 #[test]
