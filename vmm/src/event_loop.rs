@@ -155,7 +155,13 @@ impl<P: Provider> EventLoop<P> {
             if let Some(outcome) = this.run.take_outcome() {
                 return Ok(this.finish(outcome));
             }
-            events.run().map_err(EventLoopError::Events)?;
+            let rest = this.run.guest().let_late_go();
+            let rest = rest.and_then(|rest| i32::try_from(rest.as_millis()).ok());
+            let rung = match rest {
+                Some(rest) => events.run_with_timeout(rest),
+                None => events.run(),
+            };
+            rung.map_err(EventLoopError::Events)?;
         }
     }
 

@@ -1,6 +1,7 @@
 //! A guest as a run drives it: what happens to it, how it is paused for the user, and how it is let go in the end.
 
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 use tracer::guest::{Guest, StopError};
 use tracer::tracing::{Finished, Tracing};
@@ -19,6 +20,10 @@ pub trait Provider: Guest {
     /// Sees to one thing that has happened; the bell rings on when there may be more. Returns how the run is to end, if it
     /// is.
     fn see_to_event(&mut self, tracing: &mut Tracing) -> Option<Outcome>;
+
+    /// Lets threads go that have not stopped in time for the last pause, and have by now. How soon that is to be done again, if there
+    /// are more of them.
+    fn let_late_go(&self) -> Option<Duration>;
 
     /// Looks whether the kernel that is traced still runs. Returns how the run is to end, if it is.
     fn look(&mut self) -> Option<Outcome>;

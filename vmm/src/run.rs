@@ -16,7 +16,6 @@ use crate::control::protocol::RpcError;
 use crate::control::status::{GuestStatus, MemoryStatus, Status};
 use crate::control::subscription::Subscriptions;
 use crate::failure::Failure;
-use crate::foreign::let_late_go;
 use crate::layout;
 use crate::memory::resident_bytes;
 use crate::options::trigger::Trigger;
@@ -210,7 +209,6 @@ impl<P: Provider> Run<P> {
     /// Looks whether the window is still where it was put, and whether the kernel that is traced still runs, unless the
     /// guest panics.
     pub fn look_at_window(&mut self) {
-        let_late_go();
         if self.panic.as_ref().and_then(PanicWatch::vcpu).is_some() {
             return;
         }

@@ -16,6 +16,7 @@ use std::process::Command;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::signal::{
     self, block_signal, create_sigset, get_blocked_signals, unblock_signal,
@@ -165,7 +166,7 @@ fn attend(mut arrivals: File, tell: &EventFd) {
     let mut record = [0; size_of::<libc::signalfd_siginfo>()];
     while arrivals.read_exact(&mut record).is_ok() {
         let arrival = Arrival::of(&record);
-        if stops_or_continues(arrival.signal) {
+        if stops_or_continues(arrival.signal, &arrivals) {
             continue;
         }
         match first {
@@ -180,16 +181,21 @@ fn attend(mut arrivals: File, tell: &EventFd) {
     }
 }
 
-/// Whether the signal was one of [`STOPPING`], and has done that.
-fn stops_or_continues(signal: u32) -> bool {
+/// Whether the signal was one of [`STOPPING`], and has done that: unless the next one comes before that can be done.
+fn stops_or_continues(signal: u32, arrivals: &File) -> bool {
     match libc::c_int::try_from(signal) {
         Ok(libc::SIGTSTP) => {
+            let mut has_stopped = false;
             terminal::lend(|| {
-                while_nobody_stands(|| {
+                let stop = || {
                     // SAFETY: the call sends a signal to this process, which stops it until it is continued.
                     unsafe { libc::raise(libc::SIGSTOP) };
-                });
+                };
+                has_stopped = while_nobody_stands(stop, || has_more(arrivals));
             });
+            if !has_stopped {
+                terminal::take_again();
+            }
             true
         }
         Ok(libc::SIGCONT) => {
@@ -198,6 +204,13 @@ fn stops_or_continues(signal: u32) -> bool {
         }
         _ => false,
     }
+}
+
+/// Whether another signal has come.
+fn has_more(arrivals: &File) -> bool {
+    let mut one = [PollFd::new(arrivals, PollFlags::IN)];
+    let at_once = Timespec::default();
+    matches!(poll(&mut one, Some(&at_once)), Ok(1..))
 }
 
 impl Arrival {

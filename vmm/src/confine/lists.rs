@@ -371,6 +371,10 @@ const ATTACHED: &[Call] = &[
 
 const SIGNALS: &[Call] = &[
     any(Sysno::read, "signals"),
+    any(
+        Sysno::ppoll,
+        "whether another one has come before Ctrl-Z stops it",
+    ),
     any(Sysno::rt_sigaction, "a second signal ends the process"),
     any(
         Sysno::tgkill,

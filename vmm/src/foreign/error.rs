@@ -119,7 +119,7 @@ pub enum ForeignError {
     },
     /// A thread did not stop in time.
     #[error(
-        "thread {thread} of the VMM did not come to a stop in time while {what}; it runs on unchanged"
+        "thread {thread} of the VMM did not come to a stop in time while {what}; it goes on unchanged as soon as it does"
     )]
     Late {
         /// The thread.

@@ -17,20 +17,21 @@ use nix::unistd::Pid;
 
 use super::error::ForeignError;
 use super::ptrace::{On, SYSTEM_CALL, Seen, go_on, look};
+use super::standing::Standing;
 use super::way_back::WayBack;
 
 /// Between two looks, when nothing stops.
 const REST: Duration = Duration::from_micros(500);
-/// Time that a thread has to stop that is to be let go, before it is left for later: a slow host takes long to come to one. Those that
-/// it was held with have gone on by then.
-const LET_GO: Duration = Duration::from_secs(2);
+/// For so long threads are waited for that are to be let go and do not stand yet, all of them together, before they are left for
+/// later: what they were held with has gone on by then, but other guests of whoever waits may stand.
+const LET_GO: Duration = Duration::from_millis(50);
 /// Between two looks at threads that have still to be let go.
-const LOOK: Duration = Duration::from_millis(20);
+pub const LOOK: Duration = Duration::from_millis(20);
 
 thread_local! {
     /// Threads that were asked to stop and are to be let go as soon as they have: they wait where nothing wakes them (for a disk, a
-    /// child that begins).
-    static LATE: RefCell<Vec<HeldThread>> = const { RefCell::new(Vec::new()) };
+    /// child that begins). They may stop at any time, so this process is not to be.
+    static LATE: RefCell<Vec<(HeldThread, Standing)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A thread that is held until this is dropped.
@@ -366,6 +367,7 @@ impl Rest {
     }
 }
 
+/// Who does not stand yet is let go when it does ([`let_late_go`]). Nobody waits for it here: others may stand meanwhile.
 impl Drop for HeldThread {
     fn drop(&mut self) {
         if self.is_gone {
@@ -377,21 +379,19 @@ impl Drop for HeldThread {
         {
             return;
         }
-        let rest = Rest::until(Instant::now() + LET_GO);
-        while !self.has_been_let_go() {
-            if !rest.a_moment() {
-                let mut late = Some(Self {
-                    is_gone: false,
-                    at: Cell::new(None),
-                    ..*self
-                });
-                let kept = LATE.try_with(|all| all.borrow_mut().extend(late.take()));
-                // A thread that ends lets go whatever it holds: nothing more is done about it, least of all this again.
-                if let (Err(_), Some(late)) = (kept, &mut late) {
-                    late.is_gone = true;
-                }
-                return;
-            }
+        if self.has_been_let_go() {
+            return;
+        }
+        let late = Self {
+            is_gone: false,
+            at: Cell::new(None),
+            ..*self
+        };
+        let mut late = Some((late, Standing::now()));
+        let kept = LATE.try_with(|all| all.borrow_mut().extend(late.take()));
+        // A thread that ends lets go whatever it holds: nothing more is done about it, least of all this again.
+        if let (Err(_), Some((late, _))) = (kept, &mut late) {
+            late.is_gone = true;
         }
     }
 }
@@ -400,7 +400,7 @@ impl Drop for HeldThread {
 /// does this now and then.
 pub fn let_late_go() -> bool {
     let mut late = LATE.take();
-    late.retain_mut(|thread| !thread.has_been_let_go());
+    late.retain_mut(|(thread, _)| !thread.has_been_let_go());
     LATE.with_borrow_mut(|all| {
         all.append(&mut late);
         !all.is_empty()
@@ -436,12 +436,13 @@ pub fn rest(so_long: Duration) {
 /// One of them, which is held again.
 fn taken_from_late(thread: i32) -> Option<HeldThread> {
     LATE.with_borrow_mut(|all| {
-        let found = all.iter().position(|late| late.number() == thread)?;
-        Some(all.swap_remove(found))
+        let is_it = |(late, _): &(HeldThread, Standing)| late.number() == thread;
+        let found = all.iter().position(is_it)?;
+        Some(all.swap_remove(found).0)
     })
 }
 
-/// Held threads: those that stand are let go first, however long others take.
+/// Held threads: those that stand are let go first, and the others waited for, all together.
 #[derive(Debug)]
 pub struct Together<T: Stands>(Vec<T>);
 
@@ -496,6 +497,12 @@ impl<T: Stands> Drop for Together<T> {
                 late.push(one);
             }
         }
+        if late.is_empty() {
+            return;
+        }
+        drop(late);
+        let rest = Rest::until(Instant::now() + LET_GO);
+        while let_late_go() && rest.a_moment() {}
     }
 }
 
@@ -647,6 +654,38 @@ mod tests {
         assert!(!std::path::Path::new(&format!("/proc/{}", child.child.id())).exists());
     }
 
+    /// The end of the first of its threads is not told before the others have been let go.
+    #[test]
+    fn who_is_killed_with_all_its_threads_held_ends() {
+        const SCRIPT: &str = "import threading, time\n\
+            threading.Thread(target=time.sleep, args=[1000], daemon=True).start()\n\
+            print('begun', flush=True)\ntime.sleep(1000)";
+        let mut vmm = Command::new("python3")
+            .args(["-c", SCRIPT])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(vmm.stdout.take().unwrap());
+        said.read_line(&mut String::new()).unwrap();
+        let process = crate::foreign::process::Process::open(vmm.id().cast_signed()).unwrap();
+        let threads = process.threads().unwrap();
+        assert_eq!(threads.len(), 2);
+        let seized = threads
+            .iter()
+            .map(|one| HeldThread::seize(*one, false).unwrap());
+        let mut together = Together::from(seized.collect::<Vec<_>>());
+        for thread in together.iter_mut() {
+            thread.interrupt().unwrap();
+            thread.wait_stopped(Instant::now() + NEVER).unwrap();
+        }
+        vmm.kill().unwrap();
+        drop(together);
+        while let_late_go() {}
+        // Who has made it is this process, which has seen it.
+        assert!(!std::path::Path::new(&format!("/proc/{}", vmm.id())).exists());
+        let _ = vmm.wait();
+    }
+
     /// It was once forgotten: the process ran on.
     #[test]
     fn a_process_that_is_stopped_during_a_call_in_its_name_is_stopped_after_that() {
@@ -699,6 +738,7 @@ mod tests {
                 thread.wait(deadline, "it was kicked").unwrap();
             }
             drop(thread);
+            while let_late_go() {}
             child.ends();
         }
     }

@@ -39,7 +39,7 @@ mod vcpus;
 mod way_back;
 mod window;
 
-pub(crate) use held::{let_late_go, rest, wait_and_let_go};
+pub(crate) use held::{LOOK, let_late_go, rest, wait_and_let_go};
 pub use machine::Foreign;
 pub use standing::while_nobody_stands;
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::vcpu::{ForeignVcpu, is_run_of, request};
 /// Holds all threads but those that are known to execute one of `vcpus`; those, too, that are made meanwhile.
 ///
 /// # Errors
-/// [`ForeignError::Late`] and others; then all of them continue.
+/// [`ForeignError::Late`] and others; then all of them continue, a late one as soon as it stops.
 pub(super) fn hold_others(
     process: &Process,
     vcpus: &[Arc<ForeignVcpu>],

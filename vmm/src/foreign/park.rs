@@ -109,7 +109,8 @@ impl AllParked {
 ///
 /// # Errors
 /// [`ForeignError::Late`] names one that was not out in time, [`ForeignError::Ended`] one whose thread has ended, with its VMM,
-/// [`ForeignError::NoThread`] one that no thread executes though it is not done with what it did; then all of them continue.
+/// [`ForeignError::NoThread`] one that no thread executes though it is not done with what it did; then all of them continue, a late one as
+/// soon as it stops.
 pub(super) fn park(
     process: &Process,
     vcpus: &[Arc<ForeignVcpu>],

@@ -3,7 +3,7 @@
 
 use std::marker::PhantomData;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How many guests do.
 static STANDING: Mutex<usize> = Mutex::new(0);
@@ -11,6 +11,8 @@ static FEWER: Condvar = Condvar::new();
 
 /// No pause of ours is longer; one that a user has asked for is as long as he likes.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two looks whether there is something else to do.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A guest stands still until this is dropped.
 #[derive(Debug)]
@@ -35,15 +37,23 @@ impl Drop for Standing {
 }
 
 /// Does `what` at a moment at which no guest stands still because of us, and none is stopped until it is done. After
-/// five seconds it is done all the same.
-pub fn while_nobody_stands(what: impl FnOnce()) {
-    let waited = FEWER.wait_timeout_while(standing(), PATIENCE, |standing| *standing > 0);
-    let (standing, _) = waited.unwrap_or_else(PoisonError::into_inner);
-    if *standing > 0 {
+/// five seconds it is done all the same; not at all once there `is_else` to do. Whether it was done.
+pub fn while_nobody_stands(what: impl FnOnce(), is_else: impl Fn() -> bool) -> bool {
+    let begun = Instant::now();
+    let mut held = standing();
+    while *held > 0 && begun.elapsed() < PATIENCE {
+        if is_else() {
+            return false;
+        }
+        let waited = FEWER.wait_timeout_while(held, LOOK, |standing| *standing > 0);
+        held = waited.unwrap_or_else(PoisonError::into_inner).0;
+    }
+    if *held > 0 {
         log::warn!("a guest is paused, and stays so until this continues");
     }
     what();
-    drop(standing);
+    drop(held);
+    true
 }
 
 /// What is there is whole whoever has panicked.
@@ -66,12 +76,24 @@ mod tests {
         let waits = std::thread::spawn(move || {
             begins.send(()).unwrap();
             let mut seen = None;
-            while_nobody_stands(|| seen = Some(IS_OVER.load(Ordering::SeqCst)));
+            let never = || false;
+            assert!(while_nobody_stands(
+                || seen = Some(IS_OVER.load(Ordering::SeqCst)),
+                never
+            ));
             seen
         });
         has_begun.recv().unwrap();
         IS_OVER.store(true, Ordering::SeqCst);
         drop(held);
         assert_eq!(waits.join().unwrap(), Some(true));
+    }
+
+    /// Ctrl-C was not heard meanwhile.
+    #[test]
+    fn who_waits_until_nobody_stands_gives_up_for_something_else() {
+        let _held = Standing::now();
+        let never = || unreachable!("a guest stands");
+        assert!(!while_nobody_stands(never, || true));
     }
 }

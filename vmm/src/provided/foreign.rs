@@ -1,6 +1,7 @@
 //! A guest of another VMM as a run drives it: its end is the VMM's, and letting it go leaves nothing of ours.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::time::Duration;
 
 use tracer::guest::StopError;
 use tracer::tracing::{Finished, Tracing};
@@ -9,7 +10,7 @@ use crate::black_box::Scratch;
 use crate::control::status::VcpuStatus;
 use crate::explain::explain;
 use crate::failure::Failure;
-use crate::foreign::Foreign;
+use crate::foreign::{Foreign, LOOK, let_late_go};
 use crate::memory::Memory;
 use crate::outcome::Outcome;
 use crate::provider::Provider;
@@ -23,6 +24,10 @@ impl Provider for Foreign {
     fn see_to_event(&mut self, _: &mut Tracing) -> Option<Outcome> {
         self.forget();
         Some(Outcome::Vanished(self.process().pid()))
+    }
+
+    fn let_late_go(&self) -> Option<Duration> {
+        let_late_go().then_some(LOOK)
     }
 
     fn look(&mut self) -> Option<Outcome> {

@@ -1,6 +1,7 @@
 //! The machine as a run drives it: what its vCPU threads report, and its end.
 
 use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
 
 use terms::addr::Gva;
 use tracer::guest::StopError;
@@ -43,6 +44,11 @@ impl Provider for Machine {
                 return None;
             }
         })
+    }
+
+    /// Its vCPUs let themselves go.
+    fn let_late_go(&self) -> Option<Duration> {
+        None
     }
 
     /// Its end is told by its vCPUs.
