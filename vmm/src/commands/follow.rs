@@ -89,7 +89,12 @@ fn listen(process: &Process, signals: &Signals) -> io::Result<Epoll> {
 
 /// Waits so long, and lets threads go meanwhile that did not stop in time for the last attempt. Says what has rung.
 fn rung_within(events: &Epoll, rest: Duration) -> io::Result<Option<u64>> {
-    wait_and_let_go(rest, |part| wait(events, part).transpose()).transpose()
+    let mut rung = Ok(None);
+    wait_and_let_go(rest, &mut |part| {
+        rung = wait(events, part);
+        !matches!(rung, Ok(None))
+    });
+    rung
 }
 
 /// Waits for a moment. Says what has rung.

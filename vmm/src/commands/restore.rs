@@ -4,7 +4,7 @@
 use tracer::Restored;
 
 use super::in_memory;
-use crate::clock;
+use super::this_host::CLOCK;
 use crate::failure::Failure;
 use crate::foreign::Foreign;
 use terms::quantity::counted;
@@ -30,7 +30,7 @@ fn give_back(pid: i32, guest: &mut Foreign) -> Result<(), Failure> {
     if !all.inside.is_nobody() {
         let found = in_memory::found(guest).ok();
         let image = found.as_ref().map(|found| &found.image);
-        let more = tracer::restore(guest, image, Some(clock::HOST))?;
+        let more = tracer::restore(guest, image, Some(CLOCK))?;
         all.places += more.places;
         all.inside = more.inside;
     }

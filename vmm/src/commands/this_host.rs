@@ -1,14 +1,19 @@
 //! Who works for tracing here.
 
 use crate::clock::HOST;
+use crate::foreign::{rest, wait_and_let_go};
 use crate::host::pollers::Threads;
+use tracer::clock::HostClock;
 use tracer::tracing::Host;
+
+/// Its clock. Who rests by it may have threads of a VMM to let go.
+pub const CLOCK: HostClock = HostClock { rest, ..HOST };
 
 /// This host, and the command that was given.
 pub fn this_host() -> Host {
     Host {
-        clock: HOST,
-        pollers: Box::new(Threads::of_this_host()),
+        clock: CLOCK,
+        pollers: Box::new(Threads::of_this_host().waited_for(wait_and_let_go)),
         command_line: command_line(),
     }
 }

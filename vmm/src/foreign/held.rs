@@ -407,29 +407,26 @@ pub fn let_late_go() -> bool {
     })
 }
 
-/// Waits by `wait`, at most so long, until there is what it waits for, and lets those go meanwhile that were to be let go before. Nobody
-/// else can: who has seized a thread waits for much, also for a disk.
-pub fn wait_and_let_go<T>(
-    at_most: Duration,
-    mut wait: impl FnMut(Duration) -> Option<T>,
-) -> Option<T> {
+/// Waits by `wait`, at most so long, until that says that what it waits for has come, and lets those go meanwhile that were to be let go
+/// before. Nobody else can: who has seized a thread waits for much, also for a disk. Says whether it has come.
+pub fn wait_and_let_go(at_most: Duration, wait: &mut dyn FnMut(Duration) -> bool) -> bool {
     let begun = Instant::now();
     loop {
         let are_more = let_late_go();
         let left = at_most.saturating_sub(begun.elapsed());
         let part = if are_more { left.min(LOOK) } else { left };
-        let come = wait(part);
-        if come.is_some() || part == left {
-            return come;
+        let has_come = wait(part);
+        if has_come || part == left {
+            return has_come;
         }
     }
 }
 
 /// Rests so long, and lets those go meanwhile.
 pub fn rest(so_long: Duration) {
-    wait_and_let_go(so_long, |part| {
+    wait_and_let_go(so_long, &mut |part| {
         std::thread::sleep(part);
-        None::<()>
+        false
     });
 }
 

@@ -18,7 +18,7 @@
 //! another. Not for longer: who is held may be who fetches the guest's memory when we read it (userfaultfd), so no slot is named while
 //! that is read. Another process that has the machine's descriptor could still change a slot; no VMM is known that does.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kvm_bindings::{KVM_MEM_LOG_DIRTY_PAGES, kvm_userspace_memory_region};
 use terms::addr::Gpa;
@@ -27,7 +27,6 @@ use vm_memory::ByteValued;
 
 use super::backends::{self, HIGH};
 use super::error::ForeignError;
-use super::machine::PATIENCE;
 use super::memory::{Range, RemoteRam};
 use super::others::Others;
 use super::park::AllParked;
@@ -37,6 +36,8 @@ use super::vcpu::{Parked, request};
 use crate::layout::MIB;
 use crate::vcpu::FullRegisters;
 
+/// Time that the threads of a VMM have to stand that execute no vCPU. The guest stands still meanwhile.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// A page.
 const PAGE: u64 = 4096;
 /// The number for slots that are only asked for: no VMM counts so far.

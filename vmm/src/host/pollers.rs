@@ -10,7 +10,6 @@ use std::thread::{JoinHandle, available_parallelism};
 use std::time::Duration;
 
 use crate::confine::{self, Role};
-use crate::foreign::wait_and_let_go;
 use tracer::collect::{Poller, Pollers, SharedDrain};
 
 /// Pause between two rounds over the rings when there was nothing to read.
@@ -22,11 +21,16 @@ const LOOK_PERIOD: Duration = Duration::from_millis(250);
 /// they have read; the others do parts of that while they wait for it.
 const READERS_MAX: usize = 4;
 
+/// How somebody waits who has more to do meanwhile: at most so long, by what waits for a part of that and says whether it is over.
+pub type Waits = fn(Duration, &mut dyn FnMut(Duration) -> bool) -> bool;
+
 /// Two threads for each session, and those that help.
 #[derive(Debug, Clone, Copy)]
 pub struct Threads {
     /// So many read, at most.
     readers: usize,
+    /// How who ends them waits for them.
+    waits: Waits,
 }
 
 impl Threads {
@@ -36,7 +40,14 @@ impl Threads {
         let processors = available_parallelism().map_or(1, NonZero::get);
         Self {
             readers: processors.min(READERS_MAX),
+            waits: |at_most, wait| wait(at_most),
         }
+    }
+
+    /// The same; who ends them has more to do while he waits for them.
+    #[must_use]
+    pub fn waited_for(self, waits: Waits) -> Self {
+        Self { waits, ..self }
     }
 }
 
@@ -58,6 +69,7 @@ impl Pollers for Threads {
             drain: read,
             helpers,
             look,
+            waits: self.waits,
         }))
     }
 }
@@ -90,6 +102,7 @@ struct Readers {
     drain: StoppedThread,
     helpers: Vec<StoppedThread>,
     look: StoppedThread,
+    waits: Waits,
 }
 
 impl Poller for Readers {
@@ -98,11 +111,12 @@ impl Poller for Readers {
             drain,
             helpers,
             look,
+            waits,
         } = *self;
         drain.tell(Said::Last(last));
         helpers.iter().for_each(StoppedThread::stop);
         let writers: Vec<StoppedThread> = [drain].into_iter().chain(helpers).collect();
-        let has_ended = writers.iter().all(|thread| thread.ends(stands));
+        let has_ended = writers.iter().all(|thread| thread.ends(stands, waits));
         if !has_ended {
             writers.into_iter().for_each(StoppedThread::leave);
         }
@@ -160,13 +174,10 @@ impl StoppedThread {
     }
 
     /// Waits until it has ended, or has something to do that does not end. Whether it has. That can take as long as a disk takes, and
-    /// whoever waits here may have threads of a VMM to let go.
-    fn ends(&self, stands: &dyn Fn() -> bool) -> bool {
-        let ended = |part| {
-            let ended = self.ended.recv_timeout(part);
-            (ended != Err(RecvTimeoutError::Timeout)).then_some(())
-        };
-        while wait_and_let_go(LOOK_PERIOD, ended).is_none() {
+    /// who waits here may have threads of a VMM to let go.
+    fn ends(&self, stands: &dyn Fn() -> bool, waits: Waits) -> bool {
+        let mut has_ended = |part| self.ended.recv_timeout(part) != Err(RecvTimeoutError::Timeout);
+        while !waits(LOOK_PERIOD, &mut has_ended) {
             if stands() {
                 return false;
             }
@@ -229,6 +240,7 @@ mod tests {
 
     use super::*;
     use crate::foreign::stuck::Stuck;
+    use crate::foreign::wait_and_let_go;
 
     fn readers(round: impl Fn() -> usize + Send + 'static) -> Readers {
         let start = |role, run| StoppedThread::start(role, run).unwrap();
@@ -237,6 +249,7 @@ mod tests {
             drain: StoppedThread::start(Role::Drain, move |said| rounds(round, said)).unwrap(),
             helpers: vec![start(Role::Drain, waits)],
             look: start(Role::Look, waits),
+            waits: wait_and_let_go,
         }
     }
 
