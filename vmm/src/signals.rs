@@ -3,17 +3,17 @@
 //!
 //! A thread of its own takes the signals. The first is passed on to the loop. With the second one the user says that
 //! this takes too long, whatever the main thread does: the terminal is put back and the process ends by that signal. What
-//! it had begun to write stays as it is. Ctrl-Z stops the process after the terminal was put back.
+//! it had begun to write stays as it is; what else stays is said ([`set_last_words`]). Ctrl-Z stops the process after the terminal was put back.
 //!
 //! What whoever started us wants of signals holds: a hangup that is ignored (`nohup`) ends nothing, and one that is blocked
 //! comes all the same, but programs that we start are given that as we were ([`as_inherited`]).
 
 use std::fs::File;
-use std::io::{self, Read};
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::io::{self, Read, Write as _};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -38,6 +38,14 @@ const ECHO: Duration = Duration::from_millis(300);
 
 /// What was blocked before any of it was taken.
 static INHERITED: OnceLock<libc::sigset_t> = OnceLock::new();
+
+/// What is said when the process ends at once.
+static LAST_WORDS: Mutex<Option<String>> = Mutex::new(None);
+
+/// From now on this is said when a second signal ends the process, of what stays behind then; or nothing.
+pub fn set_last_words(words: Option<String>) {
+    *LAST_WORDS.lock().unwrap_or_else(PoisonError::into_inner) = words;
+}
 
 /// The signals, readable: once one has come, for ever.
 #[derive(Debug, Clone)]
@@ -191,7 +199,7 @@ fn stops_or_continues(signal: u32, arrivals: &File) -> bool {
                     // SAFETY: the call sends a signal to this process, which stops it until it is continued.
                     unsafe { libc::raise(libc::SIGSTOP) };
                 };
-                has_stopped = while_nobody_stands(stop, || has_more(arrivals));
+                has_stopped = while_nobody_stands(stop, || is_there(arrivals, PollFlags::IN));
             });
             if !has_stopped {
                 terminal::take_again();
@@ -206,11 +214,10 @@ fn stops_or_continues(signal: u32, arrivals: &File) -> bool {
     }
 }
 
-/// Whether another signal has come.
-fn has_more(arrivals: &File) -> bool {
-    let mut one = [PollFd::new(arrivals, PollFlags::IN)];
-    let at_once = Timespec::default();
-    matches!(poll(&mut one, Some(&at_once)), Ok(1..))
+/// Whether a file can be read or written at once.
+fn is_there(file: &impl AsFd, what: PollFlags) -> bool {
+    let mut one = [PollFd::new(file, what)];
+    matches!(poll(&mut one, Some(&Timespec::default())), Ok(1..))
 }
 
 impl Arrival {
@@ -231,9 +238,22 @@ impl Arrival {
     }
 }
 
+/// Says them, if that holds up nobody.
+fn say_last_words() {
+    let Ok(words) = LAST_WORDS.try_lock() else {
+        return;
+    };
+    let mut stderr = io::stderr();
+    let is_taken = is_there(&stderr, PollFlags::OUT);
+    if let Some(words) = words.as_ref().filter(|_| is_taken) {
+        let _ = writeln!(stderr, "vmm: {words}");
+    }
+}
+
 /// Ends the process as the signal does to whoever does not handle it.
 fn end_now(signal: u32) {
     terminal::put_back();
+    say_last_words();
     let signal = libc::c_int::try_from(signal).unwrap_or(libc::SIGTERM);
     // It may be ignored ([`WANTED`]).
     // SAFETY: the call installs no code of ours.

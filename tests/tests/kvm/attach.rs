@@ -343,6 +343,37 @@ fn what_a_tracer_left_that_was_killed_is_given_back() {
     let _ = other.end().0.good();
 }
 
+/// A user who was impatient did not know that jumps had stayed.
+#[test]
+fn who_is_ended_by_a_second_signal_says_how_what_is_left_is_given_back() {
+    const TRIES: u32 = 20;
+    let mut other = other();
+    let text = digest(&mut other);
+    let is_said = (0..TRIES).any(|_| {
+        let attached = attach(&other, &["--trace", "graph", "--filter", "many_*"]);
+        // Both are there when it continues. The first lets the guest go, and may be done with that before the second is heard.
+        for signal in [Signal::STOP, Signal::INT, Signal::TERM, Signal::CONT] {
+            send(&attached, signal);
+        }
+        let (ended, _) = attached.end();
+        let restores = format!("`vmm attach {} --restore`", other.pid());
+        assert_eq!(
+            ended.stderr.contains(&restores),
+            ended.code != Some(0),
+            "{ended}"
+        );
+        ended.code != Some(0)
+    });
+    assert!(
+        is_said,
+        "the first signal was always seen to before the second"
+    );
+    let _ = restore(&other);
+    assert_eq!(digest(&mut other), text);
+    other.type_text("q");
+    let _ = other.end().0.good();
+}
+
 /// All functions, while they are called; three times without anybody who comes after. What the guest counts is right.
 #[test]
 fn a_tracer_that_is_killed_harms_nobody() {

@@ -26,7 +26,7 @@ use crate::loader::KernelFile;
 use crate::outcome::Outcome;
 use crate::provider::Provider as _;
 use crate::run::{Places, Run};
-use crate::signals::Signals;
+use crate::signals::{Signals, set_last_words};
 use crate::triggers::{Starters, Triggers, check_room};
 use crate::verbs::attach::AttachOptions;
 use crate::watchdog::Watchdog;
@@ -81,6 +81,8 @@ pub fn attach(options: &AttachOptions) -> Result<ExitStatus, Failure> {
     let mut events = begin(1, end).map_err(|failure| ended_instead(&process, failure))?;
     for kernel in 2.. {
         let Ended { outcome, finished } = events.run().map_err(Failure::bad_input)?;
+        // It was let go.
+        set_last_words(None);
         show(finished);
         let outcome = vanished_instead(&process, outcome);
         if !options.follow || !matches!(outcome, Outcome::Replaced) {
@@ -180,6 +182,9 @@ fn begin(
     let host = host.map_err(Failure::bad_input)?;
     restore(pid)?;
     let mut guest = Foreign::attach(pid)?;
+    set_last_words(Some(format!(
+        "ended at once: what is changed in the guest of process {pid} stays until `vmm attach {pid} --restore`"
+    )));
     let held = guest.last_pause().as_secs_f64() * 1000.0;
     let kernel = kernel_of(&guest, file, kernel_number)?;
     log::info!(

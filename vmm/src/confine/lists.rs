@@ -373,7 +373,7 @@ const SIGNALS: &[Call] = &[
     any(Sysno::read, "signals"),
     any(
         Sysno::ppoll,
-        "whether another one has come before Ctrl-Z stops it",
+        "whether another one has come before Ctrl-Z stops it, and whether last words are taken",
     ),
     any(Sysno::rt_sigaction, "a second signal ends the process"),
     any(
