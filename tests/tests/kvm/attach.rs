@@ -521,6 +521,23 @@ fn a_guest_without_a_kernel_that_is_known_is_refused_and_has_nothing_of_ours() {
 }
 
 /// The file must be of the kernel that runs: another build of it is another kernel, and so is a kernel of somebody else.
+/// It was said that its memory was not found, and that the VMM was to be started otherwise.
+#[test]
+fn a_guest_that_its_own_vmm_has_traced_is_refused_with_who_traces_it() {
+    let mut other = other();
+    let mut client = other.client();
+    client.call("start", json!({"filter": ["many_0001"]}));
+    client.call("stop", Value::Null);
+    drop(client);
+    let (pid, file) = (other.pid().to_string(), guest());
+    let file = file.to_str().unwrap();
+    let said = vmm_says(&["attach", &pid, "--kernel", file, "--trace", "function"]);
+    assert_eq!(said.code, Some(100), "{said}");
+    assert!(said.stderr.contains("trace it by its --control"), "{said}");
+    other.type_text("q");
+    let _ = other.end().0.good();
+}
+
 #[test]
 fn another_kernels_file_is_refused_and_nothing_of_ours_is_left() {
     let mut running = other();

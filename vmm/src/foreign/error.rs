@@ -173,7 +173,8 @@ pub enum ForeignError {
     },
     /// The guest's memory was not found.
     #[error(
-        "the guest's memory was not found in process {pid}: {tried} of its mappings were tried, none is what KVM has at guest physical address {at}"
+        "the guest's memory was not found in process {pid}: {tried} of its mappings were tried, none is what KVM has at guest physical address {at}{}",
+        if *.is_ours { "; it is a `vmm run`, whose guest has memory for tracing once that has traced it: trace it by its --control" } else { "" }
     )]
     NoMemory {
         /// The process.
@@ -182,6 +183,8 @@ pub enum ForeignError {
         tried: usize,
         /// Where it was looked for.
         at: Gpa,
+        /// Whether it is this program, which gives its guest memory of its own when it traces it.
+        is_ours: bool,
     },
     /// The guest's memory cannot be looked for without risk.
     #[error(

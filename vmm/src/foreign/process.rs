@@ -4,6 +4,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
@@ -73,6 +74,13 @@ impl Process {
     #[must_use]
     pub const fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// Whether it executes the same program as we do.
+    pub(super) fn is_this_program(&self) -> bool {
+        let file = |path: &Path| fs::metadata(path).map(|file| (file.dev(), file.ino()));
+        let (its, own) = (file(&self.path("exe")), file(Path::new("/proc/self/exe")));
+        its.is_ok_and(|its| own.is_ok_and(|own| own == its))
     }
 
     /// Where to find `name` of it.

@@ -349,7 +349,12 @@ pub(super) fn find(
 ) -> Result<RemoteRam, ForeignError> {
     let mut mappings = process.mappings()?;
     let pid = process.pid();
-    let not_found = |at, tried| ForeignError::NoMemory { pid, tried, at };
+    let not_found = |at, tried| ForeignError::NoMemory {
+        pid,
+        tried,
+        at,
+        is_ours: process.is_this_program(),
+    };
     let some = mappings.first().ok_or_else(|| not_found(Gpa(0), 0))?.start;
     if !slots.is_covered(MIB, some)? {
         return Err(not_found(Gpa(MIB), 0));
