@@ -40,6 +40,8 @@ pub struct HeldThread {
     thread: Pid,
     /// It has ended, or was let go.
     is_gone: bool,
+    /// Its system calls are not filtered meanwhile, if they are at all.
+    is_unfiltered: bool,
     /// What it was seen to stop at, until it goes on.
     at: Cell<Option<Stop>>,
     /// Only the thread that seized it can do anything with it.
@@ -86,7 +88,14 @@ impl HeldThread {
     pub fn seize(thread: i32, unfiltered: bool) -> Result<Self, ForeignError> {
         let_late_go();
         if let Some(late) = taken_from_late(thread) {
-            return Ok(late);
+            // A call in its name would end its VMM: what lifts the filter is said when it is seized. It is let go first.
+            return match late.is_unfiltered || !unfiltered {
+                true => Ok(late),
+                false => Err(ForeignError::Late {
+                    thread,
+                    what: "it was to be let go",
+                }),
+            };
         }
         let pid = Pid::from_raw(thread);
         let mut options = Options::PTRACE_O_TRACESYSGOOD;
@@ -102,6 +111,7 @@ impl HeldThread {
         Ok(Self {
             thread: pid,
             is_gone: false,
+            is_unfiltered: unfiltered,
             at: Cell::new(None),
             _here: PhantomData,
         })
@@ -603,6 +613,20 @@ mod tests {
         let again = HeldThread::seize(stuck.number(), false).unwrap();
         assert_eq!(LATE.with_borrow(Vec::len), 0);
         drop(again);
+        stuck.is_to_go_on();
+        while let_late_go() {}
+        stuck.goes_on();
+    }
+
+    /// Its filter would end its VMM at the first call in its name.
+    #[test]
+    fn who_was_late_with_its_filter_is_not_held_as_one_without() {
+        let stuck = Stuck::late();
+        let number = stuck.number();
+        let again = HeldThread::seize(number, true);
+        assert!(matches!(again, Err(ForeignError::Late { thread, .. }) if thread == number));
+        drop(again);
+        drop(HeldThread::seize(number, false).unwrap());
         stuck.is_to_go_on();
         while let_late_go() {}
         stuck.goes_on();

@@ -33,7 +33,11 @@ pub(super) fn hold_others(
         for thread in seized.iter_mut() {
             match thread.wait_stopped(deadline) {
                 Ok(()) | Err(ForeignError::Ended { .. }) => {}
-                Err(error) => return Err(error),
+                Err(error) => {
+                    // Those that stand go first.
+                    held.extend(seized.apart());
+                    return Err(error);
+                }
             }
         }
         let there = seized.apart().into_iter();
@@ -43,13 +47,20 @@ pub(super) fn hold_others(
 
 /// None when it has ended meanwhile.
 fn seize(process: &Process, thread: i32) -> Result<Option<HeldThread>, ForeignError> {
-    asked(HeldThread::seize(thread, process.is_filtered(thread)))
+    let seized = HeldThread::seize(thread, process.is_filtered(thread));
+    asked(process, thread, seized)
 }
 
 /// The same, of one that was seized.
-fn asked(seized: Result<HeldThread, ForeignError>) -> Result<Option<HeldThread>, ForeignError> {
+fn asked(
+    process: &Process,
+    thread: i32,
+    seized: Result<HeldThread, ForeignError>,
+) -> Result<Option<HeldThread>, ForeignError> {
     match seized.and_then(|held| held.interrupt().map(|()| held)) {
         Err(ForeignError::Ended { .. }) => Ok(None),
+        // One that ends just now is refused to all.
+        Err(ForeignError::Ptrace { .. }) if process.has_ended(thread) => Ok(None),
         seized => seized.map(Some),
     }
 }
@@ -123,7 +134,8 @@ impl<'p> Others<'p> {
             }
             // No call is made in their names, so no filter need be lifted.
             for thread in threads {
-                let seized = asked(HeldThread::seize(thread, false))?;
+                let seized = HeldThread::seize(thread, false);
+                let seized = asked(self.process, thread, seized)?;
                 self.held.extend(seized);
             }
             for thread in self.held.iter_mut() {
@@ -239,6 +251,38 @@ mod tests {
         assert!(!threads.iter().any(state));
         drop(vmm.stdin.take());
         assert!(vmm.wait().unwrap().success());
+    }
+
+    /// It is listed until all others have ended, and nobody can seize it.
+    #[test]
+    fn a_first_thread_that_has_ended_is_none_to_be_held() {
+        const SCRIPT: &str = "import ctypes, threading, sys\n\
+            threading.Thread(target=sys.stdin.readline).start()\n\
+            print('begun', flush=True)\nctypes.CDLL(None).pthread_exit(None)";
+        let mut vmm = Command::new("python3")
+            .args(["-c", SCRIPT])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut begun = [0; 6];
+        let said = vmm.stdout.as_mut().unwrap();
+        std::io::Read::read_exact(said, &mut begun).unwrap();
+        let pid = vmm.id();
+        let stat = format!("/proc/{pid}/task/{pid}/stat");
+        while !std::fs::read_to_string(&stat).unwrap().contains(") Z ") {
+            std::thread::yield_now();
+        }
+        let process = Process::open(pid.cast_signed()).unwrap();
+        let mut held = Together::from(Vec::new());
+        let mut others = Others::of(&process, Vec::new(), &mut held);
+        let deadline = Instant::now() + Duration::from_secs(300);
+        others.hold(deadline).unwrap();
+        assert_eq!(others.count(), 1);
+        drop(held);
+        drop(vmm.stdin.take());
+        let _ = vmm.kill();
+        let _ = vmm.wait();
     }
 
     /// It may be about to make a thread.

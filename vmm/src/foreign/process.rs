@@ -171,7 +171,8 @@ impl Process {
         Ok(found)
     }
 
-    /// Its threads, by number: those of the kernel that work on its behalf are left out.
+    /// Its threads, by number: those of the kernel that work on its behalf are left out, and those that end or have ended, as the first
+    /// one can before the others.
     ///
     /// # Errors
     /// [`ForeignError::Proc`].
@@ -180,7 +181,7 @@ impl Process {
         let number =
             |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse::<i32>().ok();
         let mut threads: Vec<i32> = entries.filter_map(number).collect();
-        threads.retain(|thread| !self.is_of_the_kernel(*thread));
+        threads.retain(|thread| !self.is_of_the_kernel(*thread) && !self.has_ended(*thread));
         threads.sort_unstable();
         Ok(threads)
     }
@@ -192,6 +193,12 @@ impl Process {
         const OF_THE_KERNEL: u64 = 0x4000 | 0x10;
         self.flags(thread)
             .is_some_and(|flags| flags & OF_THE_KERNEL != 0)
+    }
+
+    /// Whether a thread executes nothing of its program any more (`PF_EXITING`).
+    pub(super) fn has_ended(&self, thread: i32) -> bool {
+        const ENDS: u64 = 0x4;
+        self.flags(thread).is_some_and(|flags| flags & ENDS != 0)
     }
 
     /// What the kernel says of a thread (`PF_...`); none when there is no such thread.

@@ -467,7 +467,10 @@ impl Parked {
         let (pid, fd) = (vcpu.pid, vcpu.fd.get());
         let process = Process::open(pid)?;
         let number = vcpu.number;
-        vcpu.look_among(&process, &[VcpuDescriptor { vcpu: number, fd }]);
+        if !vcpu.is_it(&process, VcpuDescriptor { vcpu: number, fd }) {
+            // Its VMM may have it by another one.
+            vcpu.look_among(&process, &process.all_vcpu_descriptors()?);
+        }
         vcpu.descriptor()
             .ok_or(ForeignError::Closed { pid, vcpu: number })
     }
