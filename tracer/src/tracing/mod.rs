@@ -310,6 +310,8 @@ impl Tracing {
         if let Err(error) = &stopped {
             log::warn!("the trace may lack its last records: {error}");
         }
+        // Not when a disk has taken what was recorded until now.
+        self.attachment.sessions.note_end();
         if let Ok(stopped) = &mut stopped {
             guest.check_clocks(stopped);
         }

@@ -186,6 +186,17 @@ impl TraceSessions {
         }
     }
 
+    /// The guest stands, for good.
+    pub fn note_end(&self) {
+        let readers = self
+            .iter()
+            .filter_map(|session| session.live.as_ref()?.polled());
+        readers.for_each(|polled| {
+            let mut drain = polled.lock();
+            drain.ended_ns = Some(drain.recorded_until_ns());
+        });
+    }
+
     /// The guest is about to be stopped for good: nothing is recorded from now on, and what was begun is written.
     pub fn quieten(&self) {
         let readers = || {

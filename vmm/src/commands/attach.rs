@@ -182,9 +182,7 @@ fn begin(
     let host = host.map_err(Failure::bad_input)?;
     restore(pid)?;
     let mut guest = Foreign::attach(pid)?;
-    set_last_words(Some(format!(
-        "ended at once: what is changed in the guest of process {pid} stays until `vmm attach {pid} --restore`"
-    )));
+    set_last_words(Some(last_words(pid)));
     let held = guest.last_pause().as_secs_f64() * 1000.0;
     let kernel = kernel_of(&guest, file, kernel_number)?;
     log::info!(
@@ -225,6 +223,13 @@ fn begin(
         control,
         watchdog,
     })
+}
+
+/// What is left when this is ended at once.
+fn last_words(pid: i32) -> String {
+    format!(
+        "ended at once: what is changed in the guest of process {pid} stays until `vmm attach {pid} --restore`"
+    )
 }
 
 /// Lets the guest go then.

@@ -79,6 +79,9 @@ pub struct Drain {
     off_times: OffTimes,
     /// Up to when something would have been recorded, where nothing is any more.
     until_ns: u64,
+    /// What [`Self::recorded_until_ns`] was when the guest ended, once it has: it executes nothing from then on, whatever is still read
+    /// of it, and however long that takes.
+    pub(crate) ended_ns: Option<u64>,
 }
 
 impl Drain {
@@ -134,6 +137,7 @@ impl Drain {
             only: OnlyVcpus::default(),
             off_times: OffTimes::default(),
             until_ns: 0,
+            ended_ns: None,
         }
     }
 
@@ -267,6 +271,9 @@ impl Drain {
     /// says so, as the guest itself has ended it.
     #[must_use]
     pub fn recorded_until_ns(&self) -> u64 {
+        if let Some(ended_ns) = self.ended_ns {
+            return ended_ns;
+        }
         if !self.is_on {
             return self.until_ns;
         }

@@ -248,17 +248,15 @@ fn a_gap_is_in_a_dump_also_where_the_ring_that_tells_of_it_went_on() {
 #[test]
 fn a_trace_says_up_to_when_something_would_have_been_recorded() {
     let folder = tempfile::tempdir().unwrap();
-    let said = |is_switched_off: bool| {
-        let output = folder.path().join(is_switched_off.to_string());
+    let said = |name: &str, ends: fn(&mut Drain)| {
+        let output = folder.path().join(name);
         let guest = MockGuest::new(MockTarget::new(1, 1 << 20));
         let place = place_in(&guest, RecordFormat::Graph, 1, 4096);
         TICKS.set(BEGUN);
         let mut polled = reader_at(&guest, &place, Some(&output), paged(TICKING));
         step(&guest, &place, Step::Entry, BEGUN + 1);
         TICKS.set(NOW);
-        if is_switched_off {
-            polled.lock().switch(false);
-        }
+        ends(&mut polled.lock());
         TICKS.set(NOW + 5000);
         polled.round();
         polled.finish().unwrap();
@@ -266,8 +264,10 @@ fn a_trace_says_up_to_when_something_would_have_been_recorded() {
         let side: trace::export::uftrace::SideFile = serde_json::from_str(&side).unwrap();
         side.until_ns
     };
-    assert_eq!(said(true), NOW);
-    assert_eq!(said(false), NOW + 5000);
+    assert_eq!(said("off", |drain| drain.switch(false)), NOW);
+    let dead = |drain: &mut Drain| drain.ended_ns = Some(drain.recorded_until_ns());
+    assert_eq!(said("dead", dead), NOW);
+    assert_eq!(said("alive", |_| ()), NOW + 5000);
 }
 
 /// The same of one that the guest has ended itself: when that was, its last record says.
