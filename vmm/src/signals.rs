@@ -42,7 +42,7 @@ static INHERITED: OnceLock<libc::sigset_t> = OnceLock::new();
 /// What is said when the process ends at once.
 static LAST_WORDS: Mutex<Option<String>> = Mutex::new(None);
 
-/// From now on this is said when a second signal ends the process, of what stays behind then; or nothing.
+/// From now on this is said when a second signal ends the process, of what stays then; or nothing.
 pub fn set_last_words(words: Option<String>) {
     *LAST_WORDS.lock().unwrap_or_else(PoisonError::into_inner) = words;
 }
