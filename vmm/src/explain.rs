@@ -139,6 +139,7 @@ impl From<ReportError> for Failure {
             }
             ReportError::HostOutput(_) => Self::output(error),
             ReportError::NoRoot => Self::bad_input(format!("--graph-function: {error}")),
+            ReportError::NoRow { .. } => Self::bad_input(format!("--function: {error}")),
             ReportError::NoGoal => Self::bad_input(format!("--callers: {error}")),
             _ => Self::bad_input(error),
         }

@@ -15,7 +15,7 @@ use super::anomalies;
 use super::answer::{Answer, Notation};
 use super::calls::Calls;
 use super::condition::Condition;
-use super::directory::TraceDirectory;
+use super::directory::{Names, TraceDirectory};
 use super::error::ReportError;
 use super::gather::Gathered;
 use super::missing::Missing;
@@ -65,6 +65,8 @@ struct Side {
     calls: u64,
     lost: u64,
     functions: BTreeMap<String, Row>,
+    /// Those that it has beside these: rows can be asked for by them.
+    names: Names,
     notes: Vec<String>,
     missing: Option<Missing>,
 }
@@ -102,6 +104,7 @@ impl Side {
             functions,
             notes: notes.map(of).collect(),
             missing: missing.or_else(|| Missing::of_events(&trace, gathered.printed.read_events)),
+            names: trace.names,
         })
     }
 
@@ -112,6 +115,12 @@ impl Side {
             return Some(ReportError::NotAGraph(WHAT));
         }
         (!self.has_times).then_some(ReportError::NoTimes(WHAT))
+    }
+
+    /// The names of its functions, called or not.
+    fn all_names(&self) -> impl Iterator<Item = &str> + Clone {
+        let called = self.functions.keys().map(String::as_str);
+        called.chain(self.names.all())
     }
 
     fn remark(&self, label: &str) -> String {
@@ -145,6 +154,8 @@ pub fn compare(
     if let Some(reason) = reason.filter(|_| asks_for_times) {
         return Err(reason);
     }
+    let names = a.all_names().chain(b.all_names());
+    comparison.rows.check("no function of either trace", names)?;
     let pairs = pairs(&a, &b, &comparison.rows);
     let mut failed = Vec::new();
     for condition in &comparison.conditions {

@@ -214,6 +214,29 @@ fn a_condition_that_holds_names_the_function_that_it_holds_for() {
 }
 
 #[test]
+fn a_function_of_neither_trace_is_a_slip_of_the_pen_and_one_that_nobody_called_is_none() {
+    let root = tempfile::tempdir().unwrap();
+    let a = trace(&root, "a", &[(1, 1)], GRAPH);
+    let b = trace(&root, "b", &[(1, 1), (2, 1)], GRAPH);
+    let of = |glob: &str| Comparison {
+        rows: Rows {
+            functions: vec![Pattern::new(glob).unwrap()],
+            ..Rows::default()
+        },
+        conditions: vec!["calls > 10%".parse().unwrap()],
+        ..Comparison::default()
+    };
+    let refused = compare(&a, &b, &of("ff1"), io::sink()).unwrap_err();
+    let message = refused.to_string();
+    assert!(
+        message.starts_with("no function of either trace matches 'ff1'; did you mean `f1`"),
+        "{message}"
+    );
+    assert!(compared(&a, &b, &of("f5")).0.failed.is_empty());
+    assert!(compared(&a, &b, &of("f2")).1.contains("appeared"));
+}
+
+#[test]
 fn of_a_trace_of_entries_calls_alone_are_compared() {
     let root = tempfile::tempdir().unwrap();
     let a = trace(&root, "a", &[(1, 1), (1, 1), (2, 1)], "function");

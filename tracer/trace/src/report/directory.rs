@@ -198,6 +198,11 @@ impl Names {
         names
     }
 
+    /// The names alone, in no order.
+    pub(super) fn all(&self) -> impl Iterator<Item = &str> + Clone {
+        self.0.values().map(String::as_str)
+    }
+
     /// The name of the function at this address, or the address.
     #[must_use]
     pub fn name(&self, address: u64) -> std::borrow::Cow<'_, str> {

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use terms::nearest::did_you_mean;
+
 use crate::export::compact::CompactError;
 use crate::export::events::EventFileError;
 use crate::export::uftrace::VERSION;
@@ -89,6 +91,16 @@ pub enum ReportError {
         key: String,
         /// Those that there are.
         columns: String,
+    },
+    /// Rows were to be chosen by a name that there is not.
+    #[error("{what} matches '{glob}'{}", did_you_mean(.near_misses))]
+    NoRow {
+        /// What was asked for.
+        glob: String,
+        /// That there is none, of what.
+        what: &'static str,
+        /// Names that look like it.
+        near_misses: Vec<String>,
     },
     /// No function of the trace is one of those that were asked for.
     #[error("no function of the trace is one of those that were asked for")]
