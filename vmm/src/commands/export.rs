@@ -12,7 +12,7 @@ use trace::export::uftrace::writer_of;
 use trace::graph::excerpt::Excerpt;
 use trace::report::calls::Calls;
 use trace::report::directory::TraceDirectory;
-use trace::report::{Missing, ReportError, Watch, unfinished};
+use trace::report::{Missing, ReportError, Watch};
 
 use super::stacks::StackOptions;
 use super::stdout;
@@ -133,8 +133,6 @@ pub fn export(
     if format == ExportFormat::Uftrace {
         return uftrace(directory, excerpt, to, watch);
     }
-    // Asked first: a trace that is completed meanwhile is read as a whole.
-    let writer = writer_of(directory);
     let trace = TraceDirectory::open(directory).map_err(Failure::bad_input)?;
     let mut calls = Calls::open(&trace, excerpt).map_err(Failure::bad_input)?;
     if to.output.is_some() {
@@ -162,9 +160,9 @@ pub fn export(
             other => other.map_err(|error| explained(error, host.as_ref())),
         },
     };
-    // A page says it by itself.
+    // What is printed on a page is said by who prints it, and damage at the end.
     if format != ExportFormat::Html
-        && let Some(note) = unfinished(&trace, writer)
+        && let Some(note) = trace.remark.as_ref().filter(|_| !trace.is_damaged)
     {
         log::warn!("{note}");
     }
@@ -203,6 +201,7 @@ fn uftrace(
     whole.put().map_err(failed)?;
     match (writer, replayed.remark) {
         _ if replayed.is_finished => {}
+        (_, Some(damage)) if replayed.is_damaged => return Err(Failure::bad_input(damage)),
         (Some(writer), _) => log::warn!("the trace is being written by {writer}"),
         (None, Some(remark)) => log::warn!("the trace was not ended in order: {remark}"),
         (None, None) => log::warn!("the trace was not ended in order: its end may be missing"),

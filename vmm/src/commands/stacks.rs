@@ -168,7 +168,11 @@ fn about(trace: &TraceDirectory) -> Option<String> {
             format!(", {count} for the reader ({total} us)")
         }
     };
-    Some(masked(&format!("{calls}, {lost} lost{waits}: {shown}{more}")).into_owned())
+    let cut = match trace.remark {
+        Some(_) => ", not whole",
+        None => "",
+    };
+    Some(masked(&format!("{calls}, {lost} lost{cut}{waits}: {shown}{more}")).into_owned())
 }
 
 /// Functions of one module or subsystem in one colour.

@@ -183,6 +183,12 @@ impl Answer {
             ("calls", json!(gathered.printed.entries)),
             ("lost", json!(gathered.printed.lost)),
         ];
+        facts.extend(
+            trace
+                .remark
+                .as_ref()
+                .map(|said| ("incomplete", json!(said))),
+        );
         let width_ns = gathered.timeline.as_ref().map(Timeline::width_ns);
         facts.extend(width_ns.map(|width_ns| ("column_ns", json!(width_ns))));
         let start_ns = gathered.timeline.as_ref().and_then(Timeline::start_ns);

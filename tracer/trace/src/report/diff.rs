@@ -23,8 +23,6 @@ use super::rows::Rows;
 use super::summary::{By, Row, Summary};
 use super::table::{Cell, Column, Table, Unit};
 use super::times::Times;
-use super::unfinished;
-use crate::export::uftrace::writer_of;
 use crate::graph::excerpt::Excerpt;
 use crate::watch::Watch;
 
@@ -54,6 +52,8 @@ pub struct Compared {
     pub missing: Vec<Missing>,
     /// The conditions that hold, each with a function that it holds for.
     pub failed: Vec<String>,
+    /// Why nobody knows whether others hold, of each trace that is not whole; nothing where there are no conditions.
+    pub unknown: Vec<String>,
 }
 
 /// One of the two.
@@ -69,12 +69,12 @@ struct Side {
     names: Names,
     notes: Vec<String>,
     missing: Option<Missing>,
+    /// Why it is not whole, if it is not.
+    incomplete: Option<String>,
 }
 
 impl Side {
     fn read(path: &Path, how: &Comparison) -> Result<Self, ReportError> {
-        // Asked first, as for a report.
-        let writer = writer_of(path);
         let trace = TraceDirectory::open(path)?;
         let mut calls = Calls::open(&trace, &how.excerpt)?;
         calls.watch = how.watch.clone();
@@ -91,7 +91,7 @@ impl Side {
             }
         }
         let missing = Missing::of(&trace, calls.entries());
-        let notes = calls.notes.into_iter().chain(unfinished(&trace, writer));
+        let notes = calls.notes.into_iter().chain(trace.remark.clone());
         let notes = notes.chain(anomalies::waits(&trace));
         let of = |note| format!("{}: {note}", path.display());
         Ok(Self {
@@ -104,6 +104,9 @@ impl Side {
             functions,
             notes: notes.map(of).collect(),
             missing: missing.or_else(|| Missing::of_events(&trace, gathered.printed.read_events)),
+            incomplete: trace
+                .remark
+                .map(|said| format!("{}: {said}", path.display())),
             names: trace.names,
         })
     }
@@ -155,7 +158,9 @@ pub fn compare(
         return Err(reason);
     }
     let names = a.all_names().chain(b.all_names());
-    comparison.rows.check("no function of either trace", names)?;
+    comparison
+        .rows
+        .check("no function of either trace", names)?;
     let pairs = pairs(&a, &b, &comparison.rows);
     let mut failed = Vec::new();
     for condition in &comparison.conditions {
@@ -168,6 +173,7 @@ pub fn compare(
     comparison.rows.arrange(&mut table, names.len())?;
     let remarks = [a.remark("A"), b.remark("B")].into_iter();
     table.remarks.extend(remarks.chain(only_one_has(&a, &b)));
+    let incomplete: Vec<String> = a.incomplete.iter().chain(&b.incomplete).cloned().collect();
     let answer = Answer {
         view: "diff",
         facts: vec![
@@ -179,7 +185,7 @@ pub fn compare(
         ],
         about: None,
         tables: vec![table],
-        remarks: Vec::new(),
+        remarks: incomplete,
         lost: a.lost.saturating_add(b.lost),
     };
     let mut out = BufWriter::new(out);
@@ -193,9 +199,13 @@ pub fn compare(
         notes.splice(..0, more);
         out.flush()
     });
+    let incomplete = a.incomplete.into_iter().chain(b.incomplete);
     Ok(Compared {
         printed,
         notes,
+        unknown: incomplete
+            .filter(|_| !comparison.conditions.is_empty())
+            .collect(),
         missing: a.missing.into_iter().chain(b.missing).collect(),
         failed,
     })

@@ -8,23 +8,31 @@ use super::directory::TraceDirectory;
 use crate::export::uftrace::layout::SIDE_FILE;
 use terms::quantity::grouped;
 
-/// Calls or events that were written and are not there any more.
+/// What was written and is not there any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Missing {
-    /// Which of the two.
-    pub what: &'static str,
-    /// How many.
-    pub count: u64,
-    /// How many were written.
-    pub of: u64,
-    /// Which file says so.
-    pub by: PathBuf,
+pub enum Missing {
+    /// Calls or events.
+    Counted {
+        /// Which of the two.
+        what: &'static str,
+        /// How many.
+        count: u64,
+        /// How many were written.
+        of: u64,
+        /// Which file says so.
+        by: PathBuf,
+    },
+    /// What follows the damage in the file of a compact trace, however much that was: where it is, and how far it reaches.
+    Damaged(String),
 }
 
 impl Missing {
     /// What is missing where `read` calls were read to the end.
     #[must_use]
     pub fn of(trace: &TraceDirectory, read: u64) -> Option<Self> {
+        if trace.is_damaged {
+            return trace.remark.clone().map(Self::Damaged);
+        }
         Self::between(trace, "calls", Self::written(trace)?, read)
     }
 
@@ -48,7 +56,7 @@ impl Missing {
 
     fn between(trace: &TraceDirectory, what: &'static str, of: u64, read: u64) -> Option<Self> {
         let count = of.saturating_sub(read);
-        (count > 0).then(|| Self {
+        (count > 0).then(|| Self::Counted {
             what,
             count,
             of,
@@ -59,11 +67,20 @@ impl Missing {
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (what, count, of) = (self.what, grouped(self.count), grouped(self.of));
-        write!(
-            f,
-            "{count} of {of} {what} are missing: {} says that they were written, so data files were cut or exchanged since",
-            self.by.display()
-        )
+        match self {
+            Self::Damaged(said) => f.write_str(said),
+            Self::Counted {
+                what,
+                count,
+                of,
+                by,
+            } => write!(
+                f,
+                "{} of {} {what} are missing: {} says that they were written, so data files were cut or exchanged since",
+                grouped(*count),
+                grouped(*of),
+                by.display()
+            ),
+        }
     }
 }

@@ -38,6 +38,9 @@ pub(super) struct About {
     functions: u64,
     events: u64,
     lost: u64,
+    /// Whether there may have been more than is there.
+    #[serde(skip)]
+    is_cut: bool,
     /// How long the guest stood still for being traced; none where the trace does not say.
     pauses: Option<PauseSpread>,
     /// When the first of them were.
@@ -63,6 +66,7 @@ impl About {
             functions: functions as u64,
             events: gathered.printed.events,
             lost: gathered.printed.lost,
+            is_cut: trace.remark.is_some(),
             ..Self::default()
         };
         let Some(side) = &trace.side else {
@@ -158,6 +162,7 @@ impl About {
         let there = u128::from(self.calls) + u128::from(self.events);
         let all = there + u128::from(self.lost);
         let lost = match self.lost {
+            0 if self.is_cut => "nothing of what is there".to_owned(),
             0 => "nothing".to_owned(),
             lost => format!("{} ({})", counted(lost, "record"), percent(lost, all)),
         };

@@ -49,8 +49,7 @@ impl Rows {
         what: &'static str,
         names: impl Iterator<Item = &'a str> + Clone,
     ) -> Result<(), ReportError> {
-        let is_missing =
-            |pattern: &&Pattern| !names.clone().any(|name| pattern.matches_name(name));
+        let is_missing = |pattern: &&Pattern| !names.clone().any(|name| pattern.matches_name(name));
         let Some(missing) = self.functions.iter().find(is_missing) else {
             return Ok(());
         };

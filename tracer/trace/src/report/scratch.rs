@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
+use super::error::ReportError;
 use crate::export::compact::CompactError;
 
 /// How the names of these directories begin.
@@ -21,17 +22,19 @@ pub(super) struct Scratch {
     // Dropped in this order: what nobody holds is removed by others.
     directory: TempDir,
     _mark: File,
+    /// What it lies in.
+    below: PathBuf,
 }
 
 impl Scratch {
     /// A new one, below `place` if that is given.
     ///
     /// # Errors
-    /// [`CompactError::Scratch`].
-    pub fn make(place: Option<&Path>) -> Result<Self, CompactError> {
+    /// [`ReportError::Scratch`].
+    pub fn make(place: Option<&Path>) -> Result<Self, ReportError> {
         let path = place.map_or_else(std::env::temp_dir, Path::to_owned);
         sweep(&path);
-        Self::below(&path).map_err(|source| CompactError::Scratch { path, source })
+        Self::below(&path).map_err(|source| ReportError::Scratch { path, source })
     }
 
     fn below(place: &Path) -> io::Result<Self> {
@@ -40,7 +43,19 @@ impl Scratch {
         Ok(Self {
             directory,
             _mark: mark,
+            below: place.to_owned(),
         })
+    }
+
+    /// What an error is of who puts it together here.
+    pub fn failed(&self, error: CompactError) -> ReportError {
+        match error {
+            CompactError::Output(error) => ReportError::Scratch {
+                path: self.below.clone(),
+                source: io::Error::other(error),
+            },
+            other => other.into(),
+        }
     }
 
     /// Where what is put together goes.

@@ -42,6 +42,8 @@ pub struct Replayed {
     pub tally: Tally,
     /// What is to be said of the file: that it was cut, or is damaged.
     pub remark: Option<String>,
+    /// Whether it is damaged, and no run was just killed.
+    pub is_damaged: bool,
     /// Whether it was ended in order.
     pub is_finished: bool,
 }
@@ -330,11 +332,13 @@ impl Replay {
             strays: self.stream.strays(),
             is_cut: !is_finished,
         };
-        let tally = Store::finish(&mut self.to, ending)?;
         let remark = (stop != Stop::End).then(|| format!("{}: {stop}", self.path.display()));
+        self.to.note_cut(remark.clone());
+        let tally = Store::finish(&mut self.to, ending)?;
         Ok(Replayed {
             tally,
             remark,
+            is_damaged: matches!(stop, Stop::Damaged { .. }),
             is_finished,
         })
     }

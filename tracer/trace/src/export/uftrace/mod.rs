@@ -161,6 +161,11 @@ impl UftraceWriter {
         Ok(writer)
     }
 
+    /// What is missing of the trace that this one is put together from, if it is known.
+    pub fn note_cut(&mut self, cut: Option<String>) {
+        self.side.cut = cut;
+    }
+
     /// A thread of a graph trace has this name.
     pub fn name_thread(&mut self, thread: u32, name: String) {
         if let Some(threads) = &mut self.threads {
