@@ -256,7 +256,7 @@ fn write_directory(
         other => other.into(),
     })?;
     directory.put().map_err(failed)?;
-    let missing = Missing::of(trace, calls.entries());
+    let missing = Missing::of(trace, &calls);
     Ok(missing.or_else(|| Missing::of_events(trace, events)))
 }
 
@@ -353,7 +353,7 @@ fn write(
         }
     };
     out.flush().map_err(ReportError::Output)?;
-    let missing = Missing::of(trace, calls.entries());
+    let missing = Missing::of(trace, &calls);
     Ok(missing.or_else(|| Missing::of_events(trace, events?)))
 }
 

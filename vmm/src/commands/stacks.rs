@@ -54,7 +54,8 @@ impl StackOptions {
         };
         let other = TraceDirectory::open(before)?;
         if other.is_graph() != trace.is_graph() {
-            return Err(ReportError::NotAGraph("comparing stacks"));
+            let one = if other.is_graph() { trace } else { &other };
+            return Err(one.is_no_graph("comparing stacks"));
         }
         if weight(&other) != weight(trace) {
             return Err(ReportError::NoTimes("comparing how long stacks took"));

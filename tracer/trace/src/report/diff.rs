@@ -60,6 +60,8 @@ pub struct Compared {
 struct Side {
     path: PathBuf,
     is_graph: bool,
+    /// Whether it says what it is.
+    is_described: bool,
     has_times: bool,
     period_ns: Option<u64>,
     calls: u64,
@@ -90,13 +92,16 @@ impl Side {
                 functions.entry(name).or_default().merge(row);
             }
         }
-        let missing = Missing::of(&trace, calls.entries());
-        let notes = calls.notes.into_iter().chain(trace.remark.clone());
+        let missing = Missing::of(&trace, &calls);
+        // That it is damaged is an error, and said as one.
+        let remark = trace.remark.clone().filter(|_| !trace.is_damaged);
+        let notes = calls.notes.into_iter().chain(remark);
         let notes = notes.chain(anomalies::waits(&trace));
         let of = |note| format!("{}: {note}", path.display());
         Ok(Self {
             path: path.to_owned(),
             is_graph: trace.is_graph(),
+            is_described: trace.side.is_some(),
             has_times: trace.has_times(),
             period_ns: trace.clock_period_ns(),
             calls: gathered.printed.entries,
@@ -115,7 +120,7 @@ impl Side {
     fn has_no_durations(&self) -> Option<ReportError> {
         const WHAT: &str = "comparing times";
         if !self.is_graph {
-            return Some(ReportError::NotAGraph(WHAT));
+            return Some(ReportError::no_graph(WHAT, &self.path, self.is_described));
         }
         (!self.has_times).then_some(ReportError::NoTimes(WHAT))
     }

@@ -112,6 +112,12 @@ impl TraceDirectory {
         let cut = match &self.side {
             Some(side) if side.finished => return None,
             Some(side) => side.cut.as_deref(),
+            // Who wrote it has told more of each record than anybody else does.
+            None if self.tasks.iter().any(|task| task.side.exists()) => {
+                return Some(format!(
+                    "{SIDE_FILE} is missing, which says what the trace is: all threads are shown as vCPUs, without returns, and what was lost is not known"
+                ));
+            }
             // It is not of ours, or whoever began it was killed at once.
             None => has_lock(&self.path).then_some(None)?,
         };
@@ -194,6 +200,12 @@ impl TraceDirectory {
         self.side
             .as_ref()
             .is_some_and(|side| side.metadata.is_graph())
+    }
+
+    /// Why it cannot be asked for this, which needs calls with their ends.
+    #[must_use]
+    pub fn is_no_graph(&self, what: &'static str) -> ReportError {
+        ReportError::no_graph(what, &self.path, self.side.is_some())
     }
 
     /// Whether it says of each call where it was made, and is no graph.

@@ -326,7 +326,7 @@ pub fn print_of(
     // That it is damaged is an error, and said as one.
     let remark = trace.remark.clone().filter(|_| !trace.is_damaged);
     printed.notes.extend(remark);
-    let missing = Missing::of(trace, calls.entries());
+    let missing = Missing::of(trace, &calls);
     printed.missing = missing.or_else(|| Missing::of_events(trace, printed.read_events));
     Ok(printed)
 }
@@ -343,7 +343,7 @@ impl View {
     /// Whether this trace can be viewed so.
     fn check(&self, trace: &TraceDirectory) -> Result<(), ReportError> {
         if let Some(what) = self.format.of_graph().filter(|_| !trace.is_graph()) {
-            return Err(ReportError::NotAGraph(what));
+            return Err(trace.is_no_graph(what));
         }
         let is_of_callers = matches!(self.format, Format::Callers | Format::Callees);
         if is_of_callers && !trace.knows_callers() {

@@ -161,12 +161,16 @@ impl About {
         }
         let there = u128::from(self.calls) + u128::from(self.events);
         let all = there + u128::from(self.lost);
+        let of = if self.is_cut {
+            ", of what is there"
+        } else {
+            ""
+        };
         let lost = match self.lost {
-            0 if self.is_cut => "nothing of what is there".to_owned(),
             0 => "nothing".to_owned(),
             lost => format!("{} ({})", counted(lost, "record"), percent(lost, all)),
         };
-        line("lost", lost)?;
+        line("lost", lost + of)?;
         line("pauses", self.pauses(times))?;
         line("triggers", self.triggers(times))?;
         line("waits", self.waits_said.clone().unwrap_or_default())
