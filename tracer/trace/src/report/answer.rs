@@ -172,7 +172,7 @@ impl Answer {
     ) -> Result<Self, ReportError> {
         let listed = view.format.listed_waits();
         let about = view.format.has_about();
-        let about = about.then(|| About::new(trace, gathered, listed));
+        let about = about.then(|| About::new(trace, calls, gathered, listed));
         let tables = tables(view, trace, calls, gathered)?;
         // What tells of the trace tells of waits.
         let remarks = match about {

@@ -46,6 +46,8 @@ struct Lane {
     values: Arc<CallFormats>,
     open: OpenCalls,
     entries: u64,
+    /// Ends of calls that are in its file.
+    exits: u64,
     has_times: bool,
     last_ns: u64,
     /// When its first record was, and its last.
@@ -85,6 +87,7 @@ impl Lane {
             values: Arc::clone(&trace.values),
             open: OpenCalls::default(),
             entries: 0,
+            exits: 0,
             has_times: trace.has_times(),
             last_ns: 0,
             span_ns: None,
@@ -204,6 +207,7 @@ impl Lane {
                 }
             }
             Kind::Exit => {
+                self.exits += 1;
                 self.close_to(record.depth.saturating_add(1), &at, sink);
                 let is_it = |function| functions.address(function) == record.value;
                 let has_times = self.has_times;
@@ -497,6 +501,12 @@ impl Calls {
     #[must_use]
     pub fn entries(&self) -> u64 {
         entries_of(&self.lanes)
+    }
+
+    /// Records of calls that were read so far: of one of a graph its entry and its end.
+    pub(super) fn records(&self) -> u64 {
+        let records = self.lanes.iter().map(|lane| lane.entries + lane.exits);
+        records.fold(0, u64::saturating_add)
     }
 
     /// Records of which no vCPU is known, though each had one beside it: how many, and the first thread that has such.

@@ -236,10 +236,10 @@ fn a_function_of_neither_trace_is_a_slip_of_the_pen_and_one_that_nobody_called_i
         conditions: vec!["calls > 10%".parse().unwrap()],
         ..Comparison::default()
     };
-    let refused = compare(&a, &b, &of("ff1"), io::sink()).unwrap_err();
+    let refused = compare(&a, &b, &of("f122"), io::sink()).unwrap_err();
     let message = refused.to_string();
     assert!(
-        message.starts_with("no function of either trace matches 'ff1'; did you mean `f1`"),
+        message.starts_with("no function of either trace matches 'f122'; did you mean `f12`"),
         "{message}"
     );
     assert!(compared(&a, &b, &of("f5")).0.failed.is_empty());

@@ -60,6 +60,8 @@ pub struct TraceDirectory {
     pub remark: Option<String>,
     /// Whether that is because the file of a compact trace is damaged, which no run does that is killed.
     pub is_damaged: bool,
+    /// Records of the guest that the file has which it was put together from.
+    pub records: Option<u64>,
     /// Where that was done, until this is gone.
     _scratch: Option<Arc<Scratch>>,
 }
@@ -101,6 +103,7 @@ impl TraceDirectory {
         let trace = Self::of_uftrace(&path)?;
         Ok(Self {
             is_damaged: replayed.is_damaged,
+            records: Some(replayed.records),
             remark: replayed.remark.filter(|_| replayed.is_damaged),
             _scratch: Some(Arc::new(scratch)),
             ..trace
@@ -151,6 +154,7 @@ impl TraceDirectory {
             values: Arc::new(values),
             remark: None,
             is_damaged: false,
+            records: None,
             _scratch: None,
         })
     }

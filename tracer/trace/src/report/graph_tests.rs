@@ -82,7 +82,9 @@ fn trace_with(clock: &str, clock_period_ns: Option<u64>) -> (TempDir, PathBuf) {
         anomalies,
         ..Ending::default()
     };
-    Store::finish(&mut writer, end).unwrap();
+    let tally = Store::finish(&mut writer, end).unwrap();
+    // As reports count them: six entries, five ends.
+    assert_eq!((tally.records, tally.lost), (11, 7));
     (root, directory)
 }
 

@@ -6,6 +6,7 @@ use serde::Serialize;
 use terms::printable::masked;
 use terms::quantity::{counted, grouped, percent};
 
+use super::calls::Calls;
 use super::directory::TraceDirectory;
 use super::gather::Gathered;
 use super::summary::Summary;
@@ -14,6 +15,18 @@ use crate::export::uftrace::{Fired, Pause, PauseSpread, Waits};
 
 /// So many calls when nobody says how many.
 pub(super) const CALLS: usize = 5;
+
+/// How many records there are of what is shown: as a run says at its end, where that is all.
+fn records(trace: &TraceDirectory, calls: &Calls, gathered: &Gathered) -> u64 {
+    let printed = &gathered.printed;
+    if calls.are_all() {
+        let read = calls.records().saturating_add(printed.events);
+        return trace.records.unwrap_or(read);
+    }
+    let of_each = if trace.is_graph() { 2 } else { 1 };
+    let of_calls = printed.entries.saturating_mul(of_each);
+    of_calls.saturating_add(printed.events)
+}
 
 /// What a trace is.
 #[derive(Debug, Default, Serialize)]
@@ -37,6 +50,8 @@ pub(super) struct About {
     calls: u64,
     functions: u64,
     events: u64,
+    /// Records that are there, in the same part of the trace as the calls: of a call its entry and, in a graph, its end.
+    records: u64,
     lost: u64,
     /// Whether there may have been more than is there.
     #[serde(skip)]
@@ -58,7 +73,7 @@ pub(super) struct About {
 
 impl About {
     /// With so many waits one by one.
-    pub fn new(trace: &TraceDirectory, gathered: &Gathered, listed: usize) -> Self {
+    pub fn new(trace: &TraceDirectory, calls: &Calls, gathered: &Gathered, listed: usize) -> Self {
         let functions = gathered.summary.as_ref().map_or(0, Summary::len);
         let of_calls = Self {
             span_ns: gathered.span_ns.filter(|_| trace.has_times()),
@@ -66,6 +81,7 @@ impl About {
             functions: functions as u64,
             events: gathered.printed.events,
             lost: gathered.printed.lost,
+            records: records(trace, calls, gathered),
             is_cut: trace.remark.is_some(),
             ..Self::default()
         };
@@ -159,8 +175,7 @@ impl About {
         if self.events > 0 {
             line("events", grouped(self.events))?;
         }
-        let there = u128::from(self.calls) + u128::from(self.events);
-        let all = there + u128::from(self.lost);
+        let all = u128::from(self.records) + u128::from(self.lost);
         let of = if self.is_cut {
             ", of what is there"
         } else {

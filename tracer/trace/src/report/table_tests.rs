@@ -41,7 +41,7 @@ guest     guest.elf, 2 vCPUs
 recorded  graph, clock tsc
 time      0.000239 s, from 0.000001 to 0.000240
 calls     6 of 4 functions
-lost      7 records (53.8 %)
+lost      7 records (38.8 %)
 
          CALLS       TOTAL us        SELF us         MIN us         AVG us         MAX us  FUNCTION
              2        200.750        200.750          0.250        100.375        200.500  f1
@@ -201,8 +201,8 @@ fn rows_of_what_there_is_not_are_refused_with_what_is_like_it() {
         assert_eq!(refused(format, &["f1", "f[23]", "*"]), None);
     }
     assert_eq!(
-        refused(Format::Overview, &["ff1"]).unwrap(),
-        "no function and no event of the trace matches 'ff1'; did you mean `f1`?"
+        refused(Format::Overview, &["f11"]).unwrap(),
+        "no function and no event of the trace matches 'f11'; did you mean `f1`?"
     );
     assert_eq!(
         refused(Format::Values, &["f1"]).unwrap(),

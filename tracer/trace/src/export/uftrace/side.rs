@@ -227,6 +227,7 @@ impl VcpuTotals {
             dropped,
             reordered,
             unknown,
+            ..
         } = lane;
         Self {
             vcpu,

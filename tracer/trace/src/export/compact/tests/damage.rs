@@ -94,7 +94,9 @@ fn a_file_that_is_damaged_anywhere_is_read_to_there() {
 fn what_is_missing_is_said_in_reports_and_damage_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("store");
-    small().compact(&store);
+    let kept = small().compact(&store);
+    let read = TraceDirectory::open(&store).unwrap().records;
+    assert_eq!(read, Some(kept.records), "as the run counts them");
     let whole = fs::read(store.join(STORE_FILE)).unwrap();
     let borders = borders(&whole);
     let middle = borders[borders.len() / 2] + 20;
