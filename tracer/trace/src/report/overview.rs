@@ -126,7 +126,7 @@ impl About {
         };
         let longest = self.paused.iter().max_by_key(|pause| pause.length_ns);
         // Of one that came after those that are kept nobody knows when it was.
-        let is_longest = |pause: &&Pause| pause.length_ns >= pauses.max_ns / 100 * 98;
+        let is_longest = |pause: &&Pause| pause.length_ns >= pauses.max_ns;
         let when = longest.filter(is_longest);
         let when = when.map(|pause| format!(", at {} s", times.moment(pause.begin_ns)));
         format!("{pauses}{}", when.unwrap_or_default())
