@@ -444,9 +444,13 @@ fn function_header(trace: &TraceDirectory, out: &mut impl Write) -> io::Result<(
             side.totals.iter().map(of).fold(0, u64::saturating_add)
         };
         // Calls of a graph that could not be written are in no vCPU's count of them.
-        let held = sum(|totals| totals.entries).saturating_sub(side.dropped);
+        let calls = sum(|totals| totals.entries).saturating_sub(side.dropped);
+        let events = side.events.events.values().copied();
+        let held = events.fold(calls, u64::saturating_add);
         let missing = sum(|totals| totals.lost.saturating_add(totals.dropped));
-        let missing = missing.saturating_add(side.dropped);
+        let missing = missing
+            .saturating_add(side.dropped)
+            .saturating_add(side.events.lost);
         let written = held.saturating_add(missing);
         writeln!(
             out,

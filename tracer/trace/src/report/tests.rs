@@ -297,6 +297,11 @@ fn a_trace_of_events_only_does_not_say_that_it_is_of_functions() {
     let (_root, directory) = events_only();
     let (printed, text) = text(&directory, Format::Function);
     assert!(text.starts_with("# tracer: nop\n"), "{text}");
+    // They are its lines: it once said that there were none.
+    assert!(
+        text.contains("# entries-in-buffer/entries-written: 2/9 "),
+        "{text}"
+    );
     let printed = printed.unwrap();
     assert_eq!((printed.entries, printed.events, printed.lost), (0, 2, 7));
 }
