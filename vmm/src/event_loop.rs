@@ -167,6 +167,7 @@ impl<P: Provider> EventLoop<P> {
 
     fn finish(&mut self, outcome: Outcome) -> Ended {
         self.watchdog.begin("the end of the run");
+        let not_done = self.run.not_done();
         let finished = self.run.finish(outcome.is_death());
         self.watchdog.done();
         if let Some(server) = self.control.take() {
@@ -174,7 +175,7 @@ impl<P: Provider> EventLoop<P> {
         }
         self.stdin = None;
         let (outcome, finished) = match (outcome, finished) {
-            (outcome, Ok(finished)) => (outcome, finished),
+            (outcome, Ok(finished)) => (outcome.unless(not_done), finished),
             // An earlier failure says more than its consequences.
             (outcome @ Outcome::Failed(_), Err(failure)) => {
                 log::error!("and at the end: {}", failure.message);

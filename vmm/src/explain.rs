@@ -140,6 +140,7 @@ impl From<ReportError> for Failure {
             }
             ReportError::HostOutput(_) => Self::output(error),
             ReportError::NoRoot => Self::bad_input(format!("--graph-function: {error}")),
+            ReportError::NoRow { .. } => Self::bad_input(format!("--function: {error}")),
             ReportError::NoGoal => Self::bad_input(format!("--callers: {error}")),
             _ => Self::bad_input(error),
         }
@@ -192,6 +193,7 @@ impl From<TracingError> for Failure {
             | TracingError::CallValues(_)
             | TracingError::StackSize(_)
             | TracingError::NoRoot { .. }
+            | TracingError::NoSuchVcpu { .. }
             | TracingError::NoOccasion { .. }
             | TracingError::NoAttachSymbol { .. }
             | TracingError::NoDefaultAttach { .. }
@@ -203,7 +205,21 @@ impl From<TracingError> for Failure {
                 | ExportError::NotATrace { .. },
             ) => Self::bad_input(text),
             TracingError::Output(_) => Self::output(text),
+            other if other.is_of_named_task() => Self::bad_input(text),
             _ => Self::tracing(text),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vcpu_or_a_task_that_there_is_not_is_bad_input_as_any_other_value() {
+        let status = |error: TracingError| Failure::from(error).status.code();
+        assert_eq!(status(TracingError::NoSuchVcpu { vcpu: 5, vcpus: 1 }), 100);
+        assert_eq!(status(TracingError::TwoTaskFilters), 100);
+        assert_eq!(status(TracingError::NoSuchIndex), 105);
     }
 }

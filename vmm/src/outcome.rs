@@ -39,6 +39,18 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// The same, unless the guest has ended by itself as if all were well, and this was asked for and not done. Who ends a
+    /// run has asked for that.
+    #[must_use]
+    pub fn unless(self, not_done: Option<Failure>) -> Self {
+        match (self, not_done) {
+            (Self::GuestExit(0) | Self::Reset | Self::PowerOff, Some(failure)) => {
+                Self::Failed(failure)
+            }
+            (outcome, _) => outcome,
+        }
+    }
+
     /// Whether the guest died, so that its last calls may tell why.
     #[must_use]
     pub const fn is_death(&self) -> bool {
@@ -46,5 +58,35 @@ impl Outcome {
             self,
             Self::Crashed(_) | Self::Panicked(_) | Self::TimedOut { .. }
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit_status::ExitStatus;
+
+    #[test]
+    fn a_guest_that_ends_well_is_no_success_where_nothing_was_traced() {
+        let not_done = || Some(Failure::new(ExitStatus::TracingFailed, "not reached"));
+        for well in [Outcome::GuestExit(0), Outcome::Reset, Outcome::PowerOff] {
+            let failed = well.unless(not_done());
+            assert!(
+                matches!(&failed, Outcome::Failed(failure) if failure.status.code() == 105),
+                "{failed:?}"
+            );
+        }
+        assert!(matches!(
+            Outcome::GuestExit(0).unless(None),
+            Outcome::GuestExit(0)
+        ));
+        assert!(matches!(
+            Outcome::GuestExit(3).unless(not_done()),
+            Outcome::GuestExit(3)
+        ));
+        assert!(matches!(
+            Outcome::Shutdown.unless(not_done()),
+            Outcome::Shutdown
+        ));
     }
 }

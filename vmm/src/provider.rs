@@ -58,6 +58,12 @@ pub trait Provider: Guest {
     /// Somebody has typed something.
     fn console_input(&self, bytes: &[u8]);
 
+    /// What was asked for and could not be done, though the guest has ended as if all were well. Asked for before
+    /// [`Self::finish`].
+    fn not_done(&self, _tracing: &Tracing) -> Option<Failure> {
+        None
+    }
+
     /// The run is over: completes the traces, and ends the guest or lets it go. Of one whose last calls are wanted, `last`
     /// names directories for those that are in no output.
     ///

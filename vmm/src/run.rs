@@ -178,6 +178,12 @@ impl<P: Provider> Run<P> {
         }
     }
 
+    /// What was asked for and could not be done, though nothing has failed.
+    #[must_use]
+    pub fn not_done(&self) -> Option<Failure> {
+        self.guest.not_done(&self.tracing)
+    }
+
     /// Finishes the trace, and ends the guest or lets it go. Returns how tracing has ended, and of a guest that died where
     /// its last calls are.
     ///

@@ -1,6 +1,7 @@
 //! Commands that documents print are run (`tests/tests/kvm/documents.rs`, `tests/tests/linux/documents.rs`); those that are
 //! not say why, and are few.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -51,6 +52,32 @@ fn printed_commands_are_run_or_say_why_not() {
         }
     }
     assert!(not_run.len() <= NOT_RUN, "{not_run:#?}");
+}
+
+/// What the commands of a page write traces to.
+fn written(page: &str) -> BTreeSet<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let text = fs::read_to_string(root.join(page)).expect("a page");
+    let blocks = blocks(&text).expect("blocks");
+    let commands = blocks.into_iter().flat_map(|block| block.commands);
+    let mut written = BTreeSet::new();
+    for command in commands {
+        let words: Vec<&str> = command.command.split_whitespace().collect();
+        let named = words
+            .windows(2)
+            .filter(|pair| ["--output", "-o", "dump"].contains(&pair[0]));
+        written.extend(named.map(|pair| pair[1].to_owned()));
+    }
+    written
+}
+
+/// The guide is typed where the README was: a directory that is there is refused.
+#[test]
+fn the_guide_writes_nothing_that_the_readme_has_written() {
+    let [readme, guide] = ["README.md", "docs/guide.md"].map(written);
+    assert!(readme.len() > 1 && guide.len() > 5, "{readme:?} {guide:?}");
+    let both: Vec<&String> = readme.intersection(&guide).collect();
+    assert!(both.is_empty(), "{both:?}");
 }
 
 /// Where the links of a page lead, as far as they are files.

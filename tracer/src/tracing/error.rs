@@ -395,4 +395,14 @@ impl TracingError {
     pub const fn wants_debug_information(&self) -> bool {
         matches!(self, Self::Filter(FilterError::NoFiles { why: None, .. }))
     }
+
+    /// Whether what was written for a task is why it cannot be recorded, and nothing of ours or of the guest's.
+    #[must_use]
+    pub const fn is_of_named_task(&self) -> bool {
+        match self {
+            // That is what the stub is made of.
+            Self::Tasks(why) => !matches!(why, TaskFilterError::Attach(_)),
+            other => matches!(other, Self::BadTask(_) | Self::TwoTaskFilters),
+        }
+    }
 }

@@ -55,7 +55,7 @@ choices! {
         /// The guest's time-stamp counter, read in each record.
         #[default]
         Tsc = "tsc",
-        /// A page that a thread of the host keeps: the resolution is its period, at an eighth of the price.
+        /// A page that a thread of the host keeps: the resolution is its period, at a fifth to two thirds of the price, as the host is.
         Page = "page",
         /// Nowhere: records show order and counts only, at a tenth of the price.
         None = "none",

@@ -101,7 +101,9 @@ fn each(
     mut write: impl FnMut(&Calls, Next<'_>) -> io::Result<()>,
 ) -> Result<u64, ReportError> {
     let mut stream = Stream::of(trace, calls, leaves)?;
+    let mut last_ns = 0;
     while let Some(happened) = stream.next()? {
+        last_ns = last_ns.max(happened.time_ns());
         let written = match happened {
             Happened::Remark(remark) => write(stream.calls, Next::Remark(&remark)),
             Happened::Point(event) => write(stream.calls, Next::Point(&event)),
@@ -113,6 +115,10 @@ fn each(
         written.map_err(ReportError::Output)?;
     }
     let read = stream.events();
+    if let Some(said) = &trace.remark {
+        let cut = Remark::Cut(last_ns, said.clone());
+        write(calls, Next::Remark(&cut)).map_err(ReportError::Output)?;
+    }
     let notes = calls.notes.iter().map(String::as_str);
     // What is there one by one tells of itself.
     let waits = trace.side.as_ref().filter(|side| !side.waits.are_listed());
@@ -447,7 +453,7 @@ pub fn html(
         ..View::default()
     };
     let mut data = Vec::new();
-    let printed = report::print(&trace.path, &view, &mut data)?;
+    let printed = report::print_of(trace, &view, &mut data)?;
     let data = String::from_utf8_lossy(&data);
     let page = html::Page {
         title: &format!("exotrace: {}", image_name(trace).unwrap_or("a guest")),

@@ -14,7 +14,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use clap::{Arg, ArgAction, Command};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, ArgAction, Command, Error};
 use toml::{Table, Value};
 
 /// Verbs that have it.
@@ -104,6 +105,23 @@ pub fn expanded(arguments: Vec<OsString>, command: &Command) -> Result<Vec<OsStr
     let mut all = without_switched_off(verb, arguments);
     all.splice(2..2, added);
     Ok(all)
+}
+
+/// The file that has the value which this error is about, and the command line has not.
+pub fn file_of(error: &Error, arguments: &[OsString]) -> Option<PathBuf> {
+    let is_of_value = matches!(
+        error.kind(),
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation | ErrorKind::InvalidUtf8
+    );
+    let Some(ContextValue::String(named)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    // It is named with what it takes.
+    let key = named.strip_prefix("--")?.split([' ', '=', '[']).next()?;
+    let is_given = given(arguments).contains(key);
+    let verb = arguments.get(1).and_then(|verb| verb.to_str())?;
+    let has_one = is_of_value && VERBS.contains(&verb) && !is_given;
+    self::named(arguments).filter(|_| has_one)
 }
 
 /// A switch that the file has on is off by `--NAME=false`, which is no option otherwise.
@@ -227,7 +245,7 @@ fn words(option: &Arg, key: &str, value: &Value) -> Result<Vec<OsString>, &'stat
 mod tests {
     use std::fs;
 
-    use clap::CommandFactory;
+    use clap::{CommandFactory, Parser};
 
     use super::*;
     use crate::cli::Cli;
@@ -295,6 +313,23 @@ mod tests {
             "--cmdline",
         ];
         assert_eq!(all, expected);
+    }
+
+    #[test]
+    fn a_wrong_value_names_the_file_that_has_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("c.toml");
+        fs::write(&path, "kernel = \"a\"\ntrace = \"grpah\"\nmemory = 64").unwrap();
+        let of = |more: &[&str]| {
+            let line = [&["vmm", "run", "--config", path.to_str().unwrap()], more].concat();
+            let line: Vec<OsString> = line.into_iter().map(OsString::from).collect();
+            let all = expanded(line.clone(), &Cli::command()).unwrap();
+            file_of(&Cli::try_parse_from(all).unwrap_err(), &line)
+        };
+        assert_eq!(of(&[]), Some(path.clone()));
+        assert_eq!(of(&["--trace", "grpah"]), None);
+        assert_eq!(of(&["--trace=graph", "--vcpus=x"]), None);
+        assert_eq!(of(&["--trace=graph", "--vcpus=2", "nope"]), None);
     }
 
     #[test]

@@ -6,7 +6,8 @@ mod config;
 mod named_options;
 mod not_of_others;
 
-use std::io::Write;
+use std::ffi::OsString;
+use std::io::{self, Write};
 use std::panic::{UnwindSafe, catch_unwind, set_hook, take_hook};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -129,7 +130,7 @@ enum Verb {
     ///
     /// For example: vmm export trace --format flamegraph -o trace.svg
     Export {
-        /// The directory that `run --output` or `ctl dump` wrote: for folded, flamegraph and chrome of a graph
+        /// The directory that `run --output` or `ctl dump` wrote
         #[arg(value_name = "DIR")]
         directory: PathBuf,
         /// What to write
@@ -199,7 +200,7 @@ fn parsed() -> ExitStatus {
     match completing::answered(Cli::command) {
         Ok(true) => return ExitStatus::Success,
         Ok(false) => {}
-        Err(error) => return usage(&error),
+        Err(error) => return usage(&error, &[]),
     }
     let arguments = match config::expanded(std::env::args_os().collect(), &Cli::command()) {
         Ok(arguments) => arguments,
@@ -210,7 +211,7 @@ fn parsed() -> ExitStatus {
         Err(error) => {
             return match not_of_others::why(&error, std::env::args_os()) {
                 Some(why) => say(&Failure::bad_input(why)),
-                None => usage(&error),
+                None => usage(&error, &std::env::args_os().collect::<Vec<_>>()),
             };
         }
     };
@@ -275,25 +276,50 @@ fn carried_out(verb: Verb) -> Result<ExitStatus, Failure> {
     }
 }
 
-/// Help and version are no errors; of the rest clap's text is made one line.
-fn usage(error: &clap::Error) -> ExitStatus {
+/// Help and version are no errors, nor are readers that have seen enough of them; of the rest clap's text is made one line.
+fn usage(error: &clap::Error, arguments: &[OsString]) -> ExitStatus {
     if error.use_stderr() {
-        return say(&Failure::bad_input(one_line(&error.render().to_string())));
+        let said = one_line(&error.render().to_string(), &verb_of(arguments));
+        let file = config::file_of(error, arguments);
+        let of_file =
+            file.map_or_else(String::new, |file| format!("--config {}: ", file.display()));
+        return say(&Failure::bad_input(of_file + &said));
     }
-    match error.print() {
+    match printed(error.print()) {
         Ok(()) => ExitStatus::Success,
-        Err(_) => ExitStatus::OutputFailed,
+        Err(failure) => say(&failure),
     }
 }
 
-/// What is wrong and clap's tips, without the usage.
-fn one_line(text: &str) -> String {
+/// What came of printing.
+fn printed(printed: io::Result<()>) -> Result<(), Failure> {
+    printed
+        .and_then(|()| io::stdout().flush())
+        .or_else(commands::stdout::taken)
+}
+
+/// The verbs of these arguments, as `vmm help` takes them.
+fn verb_of(arguments: &[OsString]) -> String {
+    let command = Cli::command();
+    let mut within = &command;
+    let mut verbs = String::new();
+    for verb in arguments.iter().skip(1) {
+        if let Some(found) = within.find_subcommand(verb) {
+            verbs += &format!(" {}", found.get_name());
+            within = found;
+        }
+    }
+    verbs
+}
+
+/// What is wrong and clap's tips, without the usage, and where there is more of these verbs.
+fn one_line(text: &str, verbs: &str) -> String {
     let told = text.split("Usage:").next().unwrap_or(text);
     let told = told.split("For more information").next().unwrap_or(told);
     let words: Vec<&str> = told.split_whitespace().collect();
     let said = words.join(" ");
     let said = said.strip_prefix("error: ").unwrap_or(&said);
-    format!("{said}; `vmm help` says more")
+    format!("{said}; `vmm help{verbs}` says more")
 }
 
 fn say(failure: &Failure) -> ExitStatus {
@@ -304,6 +330,10 @@ fn say(failure: &Failure) -> ExitStatus {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+    use std::io::ErrorKind;
+    use std::path::Path;
+
     use clap::{CommandFactory, Parser};
 
     #[test]
@@ -326,12 +356,52 @@ mod tests {
     }
 
     #[test]
+    fn who_has_seen_enough_of_the_help_is_no_failure_and_a_full_disk_is_one_that_is_said() {
+        let came_of = |kind: ErrorKind| super::printed(Err(kind.into()));
+        assert!(came_of(ErrorKind::BrokenPipe).is_ok());
+        let full = came_of(ErrorKind::StorageFull).unwrap_err();
+        assert_eq!(full.status.code(), 106);
+        assert!(
+            full.message.starts_with("cannot write to stdout: "),
+            "{}",
+            full.message
+        );
+    }
+
+    #[test]
+    fn more_is_said_of_the_verb_that_was_meant() {
+        let verbs = |words: &[&str]| {
+            let words: Vec<OsString> = words.iter().map(Into::into).collect();
+            super::verb_of(&words)
+        };
+        assert_eq!(verbs(&["vmm", "report", "--format", "x"]), " report");
+        let filter = ["vmm", "ctl", "--control", "x", "filter", "set"];
+        assert_eq!(verbs(&filter), " ctl filter set");
+        assert_eq!(verbs(&["vmm", "nope"]), "");
+    }
+
+    #[test]
+    fn the_socket_may_be_named_after_the_verb_as_the_session_may() {
+        for words in [
+            ["vmm", "ctl", "--control", "x", "status"],
+            ["vmm", "ctl", "status", "--control", "x"],
+        ] {
+            let parsed = super::Cli::try_parse_from(words).unwrap();
+            let super::Verb::Ctl(options) = parsed.verb else {
+                panic!("{words:?}");
+            };
+            assert_eq!(options.control().unwrap(), Path::new("x"));
+        }
+    }
+
+    #[test]
     fn wrong_usage_is_told_in_one_line() {
         let missing = super::Cli::try_parse_from(["vmm", "run"]).unwrap_err();
-        let line = super::one_line(&missing.render().to_string());
+        let line = super::one_line(&missing.render().to_string(), " run");
+        assert!(line.ends_with("; `vmm help run` says more"), "{line}");
         assert!(line.contains("--kernel") && !line.contains('\n'), "{line}");
         let unknown = super::Cli::try_parse_from(["vmm", "run", "--kernle", "x"]).unwrap_err();
-        let line = super::one_line(&unknown.render().to_string());
+        let line = super::one_line(&unknown.render().to_string(), " run");
         assert!(
             line.contains("'--kernle'") && line.contains("'--kernel'"),
             "{line}"

@@ -16,7 +16,7 @@ pub(super) fn ask<M: Method>(
     method: &M,
     show: impl FnOnce(&M::Result) -> String,
 ) -> Result<ExitStatus, Failure> {
-    let result = client::request(&options.control, method).map_err(Failure::bad_input)?;
+    let result = client::request(options.control()?, method).map_err(Failure::bad_input)?;
     let text = if options.json {
         printable::json(&result).map_err(Failure::output)? + "\n"
     } else {

@@ -13,8 +13,8 @@ use super::top::table::table;
 use super::{dynfunc, events, probes, tail, tasks, top};
 use crate::control::errors::PastErrors;
 use crate::control::methods::service::Service;
-use crate::control::methods::sessions::{CreateSession, OfSession};
-use crate::control::methods::tracing::{ShowProfile, from_here};
+use crate::control::methods::sessions::CreateSession;
+use crate::control::methods::tracing::from_here;
 use crate::control::status::{MemoryStatus, Pauses, Spread, Status, TriggerStatus};
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
@@ -58,10 +58,6 @@ pub fn ctl(options: &CtlOptions) -> Result<ExitStatus, Failure> {
         CtlVerb::Resume(method) => ask(options, method, switched("running", "it was not paused")),
         CtlVerb::Dump(method) => ask(options, method, dumped),
         CtlVerb::Profile(method) => ask(options, method, profile),
-        CtlVerb::Top(of) if options.json => {
-            let session = of.session.clone();
-            ask(options, &ShowProfile(OfSession { session }), profile)
-        }
         CtlVerb::Top(of) => top::top(options, of),
         CtlVerb::Tail(of) => tail::tail(options, of),
         CtlVerb::SmpLocks(method) => ask(options, method, locks),
@@ -83,18 +79,30 @@ pub fn ctl(options: &CtlOptions) -> Result<ExitStatus, Failure> {
 
 fn vcpus_verb(options: &CtlOptions, verb: &VcpusVerb) -> Result<ExitStatus, Failure> {
     match verb {
-        VcpusVerb::Set(method) => ask(
-            options,
-            method,
-            switched(
-                "only these are recorded",
-                "only these were recorded already",
-            ),
-        ),
+        VcpusVerb::Set(method) => {
+            let (set, was_set) = only_vcpus(&method.0.vcpus);
+            ask(options, method, switched(&set, &was_set))
+        }
         VcpusVerb::Clear(method) => ask(
             options,
             method,
             switched("all are recorded", "all were recorded already"),
+        ),
+    }
+}
+
+/// That these are the only ones from now on, or were already.
+fn only_vcpus(numbers: &[u16]) -> (String, String) {
+    let named: Vec<String> = numbers.iter().map(u16::to_string).collect();
+    let named = named.join(", ");
+    match numbers {
+        [_] => (
+            format!("only vCPU {named} is recorded"),
+            format!("only vCPU {named} was recorded already"),
+        ),
+        _ => (
+            format!("only vCPUs {named} are recorded"),
+            format!("only vCPUs {named} were recorded already"),
         ),
     }
 }
@@ -527,6 +535,13 @@ mod tests {
     use crate::control::protocol::Mark;
     use crate::control::status::{GuestStatus, MemoryStatus, VcpuStatus};
     use status::Function;
+
+    #[test]
+    fn which_vcpus_are_recorded_is_named() {
+        assert_eq!(only_vcpus(&[0]).0, "only vCPU 0 is recorded");
+        let (_, were_already) = only_vcpus(&[0, 2]);
+        assert_eq!(were_already, "only vCPUs 0, 2 were recorded already");
+    }
 
     #[test]
     fn the_status_is_readable() {

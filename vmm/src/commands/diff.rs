@@ -16,8 +16,8 @@ use crate::failure::Failure;
 /// Prints how the trace in `after` differs from the one in `before` on stdout, remarks and conditions that hold on stderr.
 ///
 /// # Errors
-/// When one of the directories is no trace, a damaged one, or one that lacks calls that were written, or stdout does not
-/// take the table.
+/// When one of the directories is no trace, a damaged one, or one that lacks calls that were written, or, where there are
+/// conditions, one that was not ended in order; or stdout does not take the table.
 pub fn diff(
     before: &Path,
     after: &Path,
@@ -44,6 +44,10 @@ pub fn diff(
     }
     for failed in &compared.failed {
         log::error!("{failed}");
+    }
+    if let Some(unknown) = compared.unknown.into_iter().next() {
+        let message = format!("{unknown}; whether the conditions hold is not known");
+        return Err(Failure::bad_input(message));
     }
     Ok(match compared.failed.is_empty() {
         true => ExitStatus::Success,

@@ -1,6 +1,6 @@
 //! `vmm export`: a trace in the formats of other tools. Needs no KVM.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
@@ -12,7 +12,7 @@ use trace::export::uftrace::writer_of;
 use trace::graph::excerpt::Excerpt;
 use trace::report::calls::Calls;
 use trace::report::directory::TraceDirectory;
-use trace::report::{Missing, ReportError, Watch, unfinished};
+use trace::report::{Missing, ReportError, Watch};
 
 use super::stacks::StackOptions;
 use super::stdout;
@@ -56,6 +56,11 @@ impl ExportFormat {
         }
     }
 
+    /// Whether it is a file, and no text.
+    const fn is_binary(self) -> bool {
+        matches!(self, Self::Perfetto | Self::TraceDat)
+    }
+
     /// What of these options it knows nothing of.
     fn has_no_such(self, stacks: &StackOptions, to: &Destination) -> Option<&'static str> {
         if to.host.is_some() && self != Self::TraceDat {
@@ -95,8 +100,15 @@ pub struct Destination {
 }
 
 impl Destination {
-    /// What exists is somebody's; a pipe or a device is there to be written to.
+    /// What exists is somebody's; a pipe or a device is there to be written to. Two files that are one would be the later one.
     fn check(&self) -> Result<(), Failure> {
+        let both = self.output.as_deref().zip(self.host.as_deref());
+        if let Some((file, _)) = both.filter(|(file, host)| is_same(file, host)) {
+            return Err(Failure::bad_input(format!(
+                "-o and --host are one file, {}: name two",
+                file.display()
+            )));
+        }
         let files = self.output.iter().chain(&self.host);
         match files.filter(|_| !self.force).find(|file| file.is_file()) {
             None => Ok(()),
@@ -108,12 +120,39 @@ impl Destination {
     }
 }
 
+/// Whether these are one file, or would be if they were there.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| {
+        let found = path.canonicalize();
+        found.or_else(|_| {
+            let folder = path.parent().filter(|folder| *folder != Path::new(""));
+            let folder = folder.unwrap_or(Path::new(".")).canonicalize()?;
+            Ok::<_, io::Error>(folder.join(path.file_name().unwrap_or_default()))
+        })
+    };
+    let is_kept = |place: &PathBuf| place.is_file() || !place.exists();
+    let places = place(one).ok().zip(place(other).ok());
+    places.is_some_and(|(one, other)| one == other && is_kept(&one))
+}
+
 /// Whether such a thing can be written there.
-fn check(format: ExportFormat, stacks: &StackOptions, to: &Destination) -> Result<(), Failure> {
-    match format.has_no_such(stacks, to) {
-        Some(message) => Err(Failure::bad_input(message)),
-        None => to.check(),
+fn check(
+    format: ExportFormat,
+    stacks: &StackOptions,
+    to: &Destination,
+    stdout_is_terminal: bool,
+) -> Result<(), Failure> {
+    if let Some(message) = format.has_no_such(stacks, to) {
+        return Err(Failure::bad_input(message));
     }
+    if to.output.is_none() && stdout_is_terminal && format.is_binary() {
+        let name = format.to_possible_value();
+        let name = name.as_ref().map_or("", |name| name.get_name());
+        return Err(Failure::bad_input(format!(
+            "--format {name}: is no text for a terminal: name a file with -o, or send it into a pipe"
+        )));
+    }
+    to.check()
 }
 
 /// Writes the trace in `directory` to a file, which `watch` gives somebody to watch, or to stdout.
@@ -129,12 +168,10 @@ pub fn export(
     to: &Destination,
     watch: impl FnOnce(Option<u64>) -> io::Result<Watch>,
 ) -> Result<ExitStatus, Failure> {
-    check(format, stacks, to)?;
+    check(format, stacks, to, io::stdout().is_terminal())?;
     if format == ExportFormat::Uftrace {
         return uftrace(directory, excerpt, to, watch);
     }
-    // Asked first: a trace that is completed meanwhile is read as a whole.
-    let writer = writer_of(directory);
     let trace = TraceDirectory::open(directory).map_err(Failure::bad_input)?;
     let mut calls = Calls::open(&trace, excerpt).map_err(Failure::bad_input)?;
     if to.output.is_some() {
@@ -162,9 +199,9 @@ pub fn export(
             other => other.map_err(|error| explained(error, host.as_ref())),
         },
     };
-    // A page says it by itself.
+    // What is printed on a page is said by who prints it, and damage at the end.
     if format != ExportFormat::Html
-        && let Some(note) = unfinished(&trace, writer)
+        && let Some(note) = trace.remark.as_ref().filter(|_| !trace.is_damaged)
     {
         log::warn!("{note}");
     }
@@ -203,6 +240,7 @@ fn uftrace(
     whole.put().map_err(failed)?;
     match (writer, replayed.remark) {
         _ if replayed.is_finished => {}
+        (_, Some(damage)) if replayed.is_damaged => return Err(Failure::bad_input(damage)),
         (Some(writer), _) => log::warn!("the trace is being written by {writer}"),
         (None, Some(remark)) => log::warn!("the trace was not ended in order: {remark}"),
         (None, None) => log::warn!("the trace was not ended in order: its end may be missing"),
@@ -257,7 +295,7 @@ fn write_directory(
         other => other.into(),
     })?;
     directory.put().map_err(failed)?;
-    let missing = Missing::of(trace, calls.entries());
+    let missing = Missing::of(trace, &calls);
     Ok(missing.or_else(|| Missing::of_events(trace, events)))
 }
 
@@ -354,7 +392,7 @@ fn write(
         }
     };
     out.flush().map_err(ReportError::Output)?;
-    let missing = Missing::of(trace, calls.entries());
+    let missing = Missing::of(trace, &calls);
     Ok(missing.or_else(|| Missing::of_events(trace, events?)))
 }
 
@@ -366,6 +404,50 @@ mod tests {
     use trace::export::uftrace::{GRAPH, Metadata, UftraceWriter};
 
     use super::*;
+
+    #[test]
+    fn two_files_that_are_one_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("guest.dat");
+        let again = folder.path().join(".").join("guest.dat");
+        let refused = |output: &Path, host: &Path| {
+            let to = Destination {
+                output: Some(output.to_owned()),
+                host: Some(host.to_owned()),
+                force: true,
+            };
+            to.check().err().map(|failure| failure.message)
+        };
+        let one = refused(&file, &again).unwrap();
+        assert!(one.starts_with("-o and --host are one file, "), "{one}");
+        assert_eq!(refused(&file, &folder.path().join("host.dat")), None);
+        fs::write(&file, "").unwrap();
+        let link = folder.path().join("link.dat");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert!(refused(&link, &file).is_some());
+        // Nobody keeps what is written there.
+        let null = Path::new("/dev/null");
+        assert_eq!(refused(null, null), None);
+        assert!(is_same(Path::new("guest.dat"), Path::new("./guest.dat")));
+    }
+
+    #[test]
+    fn what_is_no_text_is_not_written_to_a_terminal() {
+        let stacks = StackOptions::default();
+        let check = |format, output: Option<&str>, is_terminal| {
+            let to = Destination {
+                output: output.map(Into::into),
+                ..Destination::default()
+            };
+            check(format, &stacks, &to, is_terminal).is_ok()
+        };
+        for format in [ExportFormat::Perfetto, ExportFormat::TraceDat] {
+            assert!(!check(format, None, true));
+            assert!(check(format, None, false));
+            assert!(check(format, Some("/dev/null"), true));
+        }
+        assert!(check(ExportFormat::Chrome, None, true));
+    }
 
     #[test]
     fn what_stood_there_stays_when_nothing_can_be_exported() {

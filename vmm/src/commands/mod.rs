@@ -26,7 +26,7 @@ mod restore;
 pub mod run;
 pub mod sites;
 pub mod stacks;
-mod stdout;
+pub(crate) mod stdout;
 pub mod tail;
 mod tasks;
 mod this_host;

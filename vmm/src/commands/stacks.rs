@@ -54,7 +54,8 @@ impl StackOptions {
         };
         let other = TraceDirectory::open(before)?;
         if other.is_graph() != trace.is_graph() {
-            return Err(ReportError::NotAGraph("comparing stacks"));
+            let one = if other.is_graph() { trace } else { &other };
+            return Err(one.is_no_graph("comparing stacks"));
         }
         if weight(&other) != weight(trace) {
             return Err(ReportError::NoTimes("comparing how long stacks took"));
@@ -168,7 +169,11 @@ fn about(trace: &TraceDirectory) -> Option<String> {
             format!(", {count} for the reader ({total} us)")
         }
     };
-    Some(masked(&format!("{calls}, {lost} lost{waits}: {shown}{more}")).into_owned())
+    let cut = match trace.remark {
+        Some(_) => ", not whole",
+        None => "",
+    };
+    Some(masked(&format!("{calls}, {lost} lost{cut}{waits}: {shown}{more}")).into_owned())
 }
 
 /// Functions of one module or subsystem in one colour.

@@ -16,7 +16,7 @@ use crate::verbs::ctl::{CtlOptions, TailOptions};
 pub(super) fn tail(options: &CtlOptions, of: &TailOptions) -> Result<ExitStatus, Failure> {
     let session = of.session.clone();
     let method = Subscribe(OfSession { session });
-    let (mut asked, _) = Asked::new(&options.control, &method).map_err(Failure::bad_input)?;
+    let (mut asked, _) = Asked::new(options.control()?, &method).map_err(Failure::bad_input)?;
     let mut lines = Lines::default();
     let mut left = of.count.unwrap_or(u64::MAX);
     if !options.json && !stdout::offer(Lines::header())? {

@@ -3,6 +3,7 @@
 use kvm_ioctls::Kvm;
 
 use super::check::{Check, NEWER_KVM, Need, Subject};
+use crate::remedy;
 
 /// The only API version that there has been since 2007.
 const API_VERSION: i32 = 12;
@@ -40,7 +41,11 @@ pub(super) fn look(checks: &mut Vec<Check>) -> Option<Kvm> {
         }
         Err(error) if matches!(error.errno(), libc::EACCES | libc::EPERM) => {
             checks.push(PRESENT.check(true, "yes"));
-            checks.push(PERMITTED.check(false, error.to_string()));
+            let check = PERMITTED.check(false, error.to_string());
+            checks.push(Check {
+                mend: remedy::no_group().unwrap_or(check.mend),
+                ..check
+            });
         }
         Err(error) => checks.push(PRESENT.check(false, error.to_string())),
     }

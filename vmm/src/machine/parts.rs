@@ -57,7 +57,8 @@ pub enum BuildError {
     NoKvm,
     /// `/dev/kvm` is there, but not for us.
     #[error(
-        "no permission on /dev/kvm: join its group (`sudo usermod -aG kvm $USER`, then log in again); `vmm doctor` says more"
+        "no permission on /dev/kvm: {}; `vmm doctor` says more",
+        remedy::of_permission()
     )]
     NoPermission,
     /// Opening `/dev/kvm` failed otherwise.

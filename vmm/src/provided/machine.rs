@@ -100,6 +100,16 @@ impl Provider for Machine {
         self.ports().console_input(bytes);
     }
 
+    fn not_done(&self, tracing: &Tracing) -> Option<Failure> {
+        let waits = self.breakpoint().is_some() && tracing.journal().is_none();
+        waits.then(|| {
+            Failure::new(
+                ExitStatus::TracingFailed,
+                "nothing was traced: the attach point was not reached; --attach-at names another one",
+            )
+        })
+    }
+
     fn finish(
         &mut self,
         tracing: &mut Tracing,
@@ -109,7 +119,7 @@ impl Provider for Machine {
             let place = tracing.place(at);
             match tracing.journal() {
                 None => log::warn!(
-                    "the guest did not get to the attach point {place}: tracing did not begin there"
+                    "the guest did not get to the attach point {place} in ring 0: tracing did not begin there"
                 ),
                 Some(_) => log::warn!(
                     "the guest did not get to {place}, where tracing would have followed its start"

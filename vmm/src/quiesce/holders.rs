@@ -272,11 +272,11 @@ mod tests {
         for vcpu in &vcpus {
             vcpu.wait_until(VcpuState::Running, LONG);
         }
-        assert!(holders.with_times(|times| times.parked.is_empty()));
+        assert!(holders.with_times(|times| times.parked.spread().count == 0));
         // Nothing of it is left: the next pause is one.
         vcpus[1].obey(true);
         assert_eq!(holders.hold(LONG).unwrap().len(), 3);
-        assert_eq!(holders.with_times(|times| times.parked.len()), 1);
+        assert_eq!(holders.with_times(|times| times.parked.spread().count), 1);
         holders.release();
         for vcpu in &vcpus {
             vcpu.wait_until(VcpuState::Running, LONG);

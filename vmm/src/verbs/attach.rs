@@ -15,8 +15,8 @@ use tracer::tracing::options::{SessionOptions, TracingOptions};
 
 /// Trace a guest that another VMM runs, and let it go as it was
 ///
-/// The VMM is any that uses KVM; it and its guest notice nothing but pauses of microseconds. Ctrl-C, --duration or `vmm ctl
-/// shutdown` ends it: the trace is finished, and what was changed in the guest is given back. So does a reset of the guest,
+/// The VMM is any that uses KVM; it and its guest notice nothing but pauses: of some milliseconds, up to some hundred, when you
+/// attach (it is said how long), later of microseconds. Ctrl-C, --duration or `vmm ctl shutdown` ends it: the trace is finished, and what was changed in the guest is given back. So does a reset of the guest,
 /// and a kernel that it starts in place of its own (kexec).
 ///
 /// Let a guest go before it migrates, or a snapshot of it is taken or loaded (savevm, loadvm): its memory goes to a place

@@ -1,7 +1,7 @@
 //! Arguments of `vmm ctl`. Its verbs are the methods of the control protocol: what they take and what is told of them is
 //! said there.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -22,6 +22,7 @@ use crate::control::methods::tracing::{
     ClearVcpus, Dump, ListFunctions, SetVcpus, ShowProfile, Start, Stop, Thaw, TracingOff,
     TracingOn,
 };
+use crate::failure::Failure;
 use crate::options::quantities;
 
 /// Talk to a running `vmm run --control PATH`
@@ -32,11 +33,12 @@ pub struct CtlOptions {
     /// The socket that was given to `vmm run`
     #[arg(
         long,
+        global = true,
         value_name = "PATH",
         env = "EXOTRACE_CONTROL",
         hide_env_values = true
     )]
-    pub control: PathBuf,
+    control: Option<PathBuf>,
     /// The session that start, stop, filter, probe, tracing-on, tracing-off, dump, profile and top are
     /// about
     #[arg(long, global = true, value_name = "NAME", default_value_t)]
@@ -47,6 +49,20 @@ pub struct CtlOptions {
     /// What to do
     #[command(subcommand)]
     pub(crate) verb: CtlVerb,
+}
+
+impl CtlOptions {
+    /// The socket.
+    ///
+    /// # Errors
+    /// [`Failure`] where it is not named.
+    pub fn control(&self) -> Result<&Path, Failure> {
+        self.control.as_deref().ok_or_else(|| {
+            Failure::bad_input(
+                "which run? --control PATH names the socket that was given to `vmm run`, and so does EXOTRACE_CONTROL in the environment",
+            )
+        })
+    }
 }
 
 /// The verbs: each is one method.

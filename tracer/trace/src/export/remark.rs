@@ -16,6 +16,8 @@ pub enum Remark {
     Wait(Wait),
     /// What a trigger waits for.
     Fired(Fired),
+    /// The trace is not whole, as far as this is known: the last time that it has, and what is to be said.
+    Cut(u64, String),
 }
 
 impl Remark {
@@ -41,6 +43,7 @@ impl Remark {
             Self::Wait(_) => "wait",
             Self::Pause(_) => "pause",
             Self::Fired(_) => "trigger",
+            Self::Cut(..) => "cut",
         }
     }
 
@@ -51,7 +54,7 @@ impl Remark {
             Self::Stall(stall) => Some(stall.length_ns),
             Self::Wait(wait) => Some(wait.length_ns),
             Self::Pause(pause) => Some(pause.length_ns),
-            Self::Fired(_) => None,
+            Self::Fired(_) | Self::Cut(..) => None,
         }
     }
 
@@ -60,7 +63,7 @@ impl Remark {
     pub const fn vcpu(&self) -> Option<u16> {
         match self {
             Self::Wait(wait) => Some(wait.vcpu),
-            Self::Stall(_) | Self::Pause(_) | Self::Fired(_) => None,
+            Self::Stall(_) | Self::Pause(_) | Self::Fired(_) | Self::Cut(..) => None,
         }
     }
 
@@ -76,6 +79,7 @@ impl Remark {
                 ..
             }) => *time_ns,
             Self::Fired(_) => 0,
+            Self::Cut(time_ns, _) => *time_ns,
         }
     }
 }
@@ -87,6 +91,7 @@ impl fmt::Display for Remark {
             Self::Pause(pause) => pause.fmt(f),
             Self::Wait(wait) => wait.fmt(f),
             Self::Fired(fired) => fired.fmt(f),
+            Self::Cut(_, said) => f.write_str(said),
         }
     }
 }

@@ -21,12 +21,13 @@ pub(super) fn doubtful(trace: &TraceDirectory) -> Vec<String> {
     lines
 }
 
-/// How many records may have wrong times, one line for each kind, and what is missing of modules.
+/// That it is not whole, how many records may have wrong times, one line for each kind, and what is missing of modules.
 pub(super) fn doubts(trace: &TraceDirectory) -> Vec<String> {
+    let mut lines: Vec<String> = trace.remark.iter().cloned().collect();
     let Some(side) = &trace.side else {
-        return Vec::new();
+        return lines;
     };
-    let mut lines: Vec<String> = side.doubts.iter().map(ToString::to_string).collect();
+    lines.extend(side.doubts.iter().map(ToString::to_string));
     lines.extend(
         side.metadata
             .late_modules

@@ -54,11 +54,39 @@ pub(super) fn print(
         ..Gathered::default()
     };
     let end = gathered.walk(trace, calls, &view.rows);
+    if end.is_ok() {
+        check_rows(view, trace, calls, &gathered)?;
+    }
     let answer = Answer::of(view, trace, calls, &gathered)?;
     let mut printed = gathered.printed;
     let notes = answer.write(view.notation, view.times(trace), out);
     printed.notes.extend(notes.map_err(ReportError::Output)?);
     end.map(|()| printed)
+}
+
+/// That there is something of each name that rows are asked for by, whether or not it has happened.
+fn check_rows(
+    view: &View,
+    trace: &TraceDirectory,
+    calls: &Calls,
+    gathered: &Gathered,
+) -> Result<(), ReportError> {
+    if view.rows.functions.is_empty() {
+        return Ok(());
+    }
+    let (functions, events) = match view.format {
+        Format::Values => (None, gathered.values.as_ref()),
+        _ => (Some(calls.functions.names(trace)), gathered.values.as_ref()),
+    };
+    let what = match (&functions, events) {
+        (None, _) => "no event of the trace",
+        (Some(_), Some(_)) => "no function and no event of the trace",
+        (Some(_), None) => "no function of the trace",
+    };
+    let functions = functions.unwrap_or_default();
+    let events = events.into_iter().flat_map(Values::events);
+    let names = functions.iter().map(|name| &**name).chain(events);
+    view.rows.check(what, names)
 }
 
 /// All that was gathered, as tables. The first screen has no empty one.
@@ -144,7 +172,7 @@ impl Answer {
     ) -> Result<Self, ReportError> {
         let listed = view.format.listed_waits();
         let about = view.format.has_about();
-        let about = about.then(|| About::new(trace, gathered, listed));
+        let about = about.then(|| About::new(trace, calls, gathered, listed));
         let tables = tables(view, trace, calls, gathered)?;
         // What tells of the trace tells of waits.
         let remarks = match about {
@@ -155,6 +183,12 @@ impl Answer {
             ("calls", json!(gathered.printed.entries)),
             ("lost", json!(gathered.printed.lost)),
         ];
+        facts.extend(
+            trace
+                .remark
+                .as_ref()
+                .map(|said| ("incomplete", json!(said))),
+        );
         let width_ns = gathered.timeline.as_ref().map(Timeline::width_ns);
         facts.extend(width_ns.map(|width_ns| ("column_ns", json!(width_ns))));
         let start_ns = gathered.timeline.as_ref().and_then(Timeline::start_ns);

@@ -54,6 +54,10 @@ const WAITING: [&str; 8] = [
     "__down_",
 ];
 
+/// Where none of [`STAGED`] was called.
+const NO_BOOT: &str = "the boot of a Linux is not in this trace: none of its first functions was called (start_kernel, ...); \
+                       --attach-at start_kernel records it";
+
 /// Rows of each table when nobody says how many.
 const ROWS: usize = 20;
 
@@ -325,15 +329,17 @@ impl Boot {
         let waits = self.waits_table(have, &name);
         let [mut stages, mut init_calls, waits] =
             [stages, init_calls, waits].map(|table| (table.rows.len(), table));
-        stages.1.remarks.extend(self.remark());
+        stages.1.remarks.push(self.remark());
         let rule = self.init_calls.rule().to_owned();
         init_calls.1.remarks.push(rule);
         [stages, init_calls, waits].map(|(all, table)| (table, all))
     }
 
     /// From where to where, and how much of it was waited.
-    fn remark(&self) -> Option<String> {
-        let begun_ns = self.begun_ns?;
+    fn remark(&self) -> String {
+        let Some(begun_ns) = self.begun_ns else {
+            return NO_BOOT.to_owned();
+        };
         let waited = self.waits.values().map(|waited| waited.total_ns);
         let waited: u64 = waited.fold(0, u64::saturating_add);
         let took = in_microseconds(self.ended_ns.saturating_sub(begun_ns));
@@ -349,9 +355,7 @@ impl Boot {
             0 => String::new(),
             calls => format!(" ({calls} not traced by name: {unnamed} us)"),
         };
-        Some(format!(
-            "the boot took {took} us, of which it waited {waited} us; {init_calls}{unnamed}"
-        ))
+        format!("the boot took {took} us, of which it waited {waited} us; {init_calls}{unnamed}")
     }
 
     fn waits_table(

@@ -219,6 +219,19 @@ fn a_boot_is_its_stages_its_init_calls_and_its_waits() {
 
 /// What was waited counts for all that was open meanwhile, once, and for nothing that came before or after.
 #[test]
+fn a_trace_that_has_no_boot_says_so() {
+    let mut calls = Calls::default();
+    calls.call(0, 0, "worker_thread", 1, 2);
+    let text = shown(calls, &Format::Boot.into());
+    assert!(
+        text.contains(
+            "# the boot of a Linux is not in this trace: none of its first functions was called"
+        ),
+        "{text}"
+    );
+}
+
+#[test]
 fn waits_are_of_who_waits_and_of_all_calls_around_it() {
     let mut calls = Calls::default();
     calls.call(1, 0, "kernel_init", 0, 1000);

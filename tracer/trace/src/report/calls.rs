@@ -38,12 +38,16 @@ struct Lane {
     of_vcpu: Option<u16>,
     /// Whether it is asked for. Its calls are counted all the same.
     is_wanted: bool,
-    /// vCPUs and ends; a graph without them is shown as of vCPU 0.
+    /// vCPUs and ends; what has none there is shown as of vCPU 0.
     side: Option<BufReader<File>>,
+    /// The records of which it does not say them, though it stood beside them once.
+    unplaced: u64,
     /// What values stand there.
     values: Arc<CallFormats>,
     open: OpenCalls,
     entries: u64,
+    /// Ends of calls that are in its file.
+    exits: u64,
     has_times: bool,
     last_ns: u64,
     /// When its first record was, and its last.
@@ -79,9 +83,11 @@ impl Lane {
             data: DataFile::open(task, &trace.values)?,
             of_vcpu,
             side,
+            unplaced: 0,
             values: Arc::clone(&trace.values),
             open: OpenCalls::default(),
             entries: 0,
+            exits: 0,
             has_times: trace.has_times(),
             last_ns: 0,
             span_ns: None,
@@ -121,12 +127,11 @@ impl Lane {
     /// What stands beside a record. After what cannot be read there is nothing.
     fn side(&mut self, record: Record) -> (u16, End, Option<Values>) {
         let mut word = [0; 2];
-        let Some(side) = &mut self.side else {
+        let read = self.side.as_mut().map(|side| side.read_exact(&mut word));
+        let (Some(side), Some(Ok(()))) = (&mut self.side, read) else {
+            self.unplaced += 1;
             return (0, End::Returned, None);
         };
-        if side.read_exact(&mut word).is_err() {
-            return (0, End::Returned, None);
-        }
         let word = u16::from_le_bytes(word);
         let (vcpu, end) = read_side_word(word);
         if !has_values_beside(word) {
@@ -202,6 +207,7 @@ impl Lane {
                 }
             }
             Kind::Exit => {
+                self.exits += 1;
                 self.close_to(record.depth.saturating_add(1), &at, sink);
                 let is_it = |function| functions.address(function) == record.value;
                 let has_times = self.has_times;
@@ -328,7 +334,7 @@ impl Calls {
     /// A [`ReportError`] that names the file, or what of the excerpt the trace does not have.
     pub fn open(trace: &TraceDirectory, excerpt: &Excerpt) -> Result<Self, ReportError> {
         if let Some(what) = excerpt.of_graph().filter(|_| !trace.is_graph()) {
-            return Err(ReportError::NotAGraph(what));
+            return Err(trace.is_no_graph(what));
         }
         if let Some(what) = excerpt.of_times().filter(|_| !trace.has_times()) {
             return Err(ReportError::NoTimes(what));
@@ -495,6 +501,20 @@ impl Calls {
     #[must_use]
     pub fn entries(&self) -> u64 {
         entries_of(&self.lanes)
+    }
+
+    /// Records of calls that were read so far: of one of a graph its entry and its end.
+    pub(super) fn records(&self) -> u64 {
+        let records = self.lanes.iter().map(|lane| lane.entries + lane.exits);
+        records.fold(0, u64::saturating_add)
+    }
+
+    /// Records of which no vCPU is known, though each had one beside it: how many, and the first thread that has such.
+    pub(super) fn unplaced(&self) -> Option<(u64, u32)> {
+        let lanes = self.lanes.iter().filter(|lane| lane.unplaced > 0);
+        let count = lanes.clone().map(|lane| lane.unplaced);
+        let count = count.fold(0, u64::saturating_add);
+        lanes.map(|lane| (count, lane.thread)).next()
     }
 
     /// All was read, `events` events beside the calls, and nothing of it is shown: that is said where only a part was

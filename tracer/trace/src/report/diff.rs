@@ -15,7 +15,7 @@ use super::anomalies;
 use super::answer::{Answer, Notation};
 use super::calls::Calls;
 use super::condition::Condition;
-use super::directory::TraceDirectory;
+use super::directory::{Names, TraceDirectory};
 use super::error::ReportError;
 use super::gather::Gathered;
 use super::missing::Missing;
@@ -23,8 +23,6 @@ use super::rows::Rows;
 use super::summary::{By, Row, Summary};
 use super::table::{Cell, Column, Table, Unit};
 use super::times::Times;
-use super::unfinished;
-use crate::export::uftrace::writer_of;
 use crate::graph::excerpt::Excerpt;
 use crate::watch::Watch;
 
@@ -54,25 +52,31 @@ pub struct Compared {
     pub missing: Vec<Missing>,
     /// The conditions that hold, each with a function that it holds for.
     pub failed: Vec<String>,
+    /// Why nobody knows whether others hold, of each trace that is not whole; nothing where there are no conditions.
+    pub unknown: Vec<String>,
 }
 
 /// One of the two.
 struct Side {
     path: PathBuf,
     is_graph: bool,
+    /// Whether it says what it is.
+    is_described: bool,
     has_times: bool,
     period_ns: Option<u64>,
     calls: u64,
     lost: u64,
     functions: BTreeMap<String, Row>,
+    /// Those that it has beside these: rows can be asked for by them.
+    names: Names,
     notes: Vec<String>,
     missing: Option<Missing>,
+    /// Why it is not whole, if it is not.
+    incomplete: Option<String>,
 }
 
 impl Side {
     fn read(path: &Path, how: &Comparison) -> Result<Self, ReportError> {
-        // Asked first, as for a report.
-        let writer = writer_of(path);
         let trace = TraceDirectory::open(path)?;
         let mut calls = Calls::open(&trace, &how.excerpt)?;
         calls.watch = how.watch.clone();
@@ -88,13 +92,16 @@ impl Side {
                 functions.entry(name).or_default().merge(row);
             }
         }
-        let missing = Missing::of(&trace, calls.entries());
-        let notes = calls.notes.into_iter().chain(unfinished(&trace, writer));
+        let missing = Missing::of(&trace, &calls);
+        // That it is damaged is an error, and said as one.
+        let remark = trace.remark.clone().filter(|_| !trace.is_damaged);
+        let notes = calls.notes.into_iter().chain(remark);
         let notes = notes.chain(anomalies::waits(&trace));
         let of = |note| format!("{}: {note}", path.display());
         Ok(Self {
             path: path.to_owned(),
             is_graph: trace.is_graph(),
+            is_described: trace.side.is_some(),
             has_times: trace.has_times(),
             period_ns: trace.clock_period_ns(),
             calls: gathered.printed.entries,
@@ -102,6 +109,10 @@ impl Side {
             functions,
             notes: notes.map(of).collect(),
             missing: missing.or_else(|| Missing::of_events(&trace, gathered.printed.read_events)),
+            incomplete: trace
+                .remark
+                .map(|said| format!("{}: {said}", path.display())),
+            names: trace.names,
         })
     }
 
@@ -109,9 +120,15 @@ impl Side {
     fn has_no_durations(&self) -> Option<ReportError> {
         const WHAT: &str = "comparing times";
         if !self.is_graph {
-            return Some(ReportError::NotAGraph(WHAT));
+            return Some(ReportError::no_graph(WHAT, &self.path, self.is_described));
         }
         (!self.has_times).then_some(ReportError::NoTimes(WHAT))
+    }
+
+    /// The names of its functions, called or not.
+    fn all_names(&self) -> impl Iterator<Item = &str> + Clone {
+        let called = self.functions.keys().map(String::as_str);
+        called.chain(self.names.all())
     }
 
     fn remark(&self, label: &str) -> String {
@@ -145,6 +162,10 @@ pub fn compare(
     if let Some(reason) = reason.filter(|_| asks_for_times) {
         return Err(reason);
     }
+    let names = a.all_names().chain(b.all_names());
+    comparison
+        .rows
+        .check("no function of either trace", names)?;
     let pairs = pairs(&a, &b, &comparison.rows);
     let mut failed = Vec::new();
     for condition in &comparison.conditions {
@@ -157,6 +178,7 @@ pub fn compare(
     comparison.rows.arrange(&mut table, names.len())?;
     let remarks = [a.remark("A"), b.remark("B")].into_iter();
     table.remarks.extend(remarks.chain(only_one_has(&a, &b)));
+    let incomplete: Vec<String> = a.incomplete.iter().chain(&b.incomplete).cloned().collect();
     let answer = Answer {
         view: "diff",
         facts: vec![
@@ -168,7 +190,7 @@ pub fn compare(
         ],
         about: None,
         tables: vec![table],
-        remarks: Vec::new(),
+        remarks: incomplete,
         lost: a.lost.saturating_add(b.lost),
     };
     let mut out = BufWriter::new(out);
@@ -182,9 +204,13 @@ pub fn compare(
         notes.splice(..0, more);
         out.flush()
     });
+    let incomplete = a.incomplete.into_iter().chain(b.incomplete);
     Ok(Compared {
         printed,
         notes,
+        unknown: incomplete
+            .filter(|_| !comparison.conditions.is_empty())
+            .collect(),
         missing: a.missing.into_iter().chain(b.missing).collect(),
         failed,
     })

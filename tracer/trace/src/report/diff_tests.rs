@@ -172,6 +172,16 @@ fn what_is_to_be_said_of_a_trace_names_it() {
     };
     let expected = format!("{}: the trace was not ended in order", b.display());
     assert!(note.starts_with(&expected), "{note}");
+    assert!(compared.unknown.is_empty());
+    // What is missing may be what a condition is about.
+    let comparison = Comparison {
+        conditions: vec!["calls > 10%".parse().unwrap()],
+        ..Comparison::default()
+    };
+    let (compared, text) = self::compared(&a, &b, &comparison);
+    assert_eq!(compared.unknown, [note.as_str()]);
+    assert!(text.contains(&format!("# {note}\n")), "{text}");
+    assert!(self::compared(&a, &a, &comparison).0.unknown.is_empty());
 }
 
 #[test]
@@ -211,6 +221,29 @@ fn a_condition_that_holds_names_the_function_that_it_holds_for() {
         "calls > 0: f0: 2 before, 3 after"
     );
     assert!(failed(&["appeared"], &["f1"]).is_empty());
+}
+
+#[test]
+fn a_function_of_neither_trace_is_a_slip_of_the_pen_and_one_that_nobody_called_is_none() {
+    let root = tempfile::tempdir().unwrap();
+    let a = trace(&root, "a", &[(1, 1)], GRAPH);
+    let b = trace(&root, "b", &[(1, 1), (2, 1)], GRAPH);
+    let of = |glob: &str| Comparison {
+        rows: Rows {
+            functions: vec![Pattern::new(glob).unwrap()],
+            ..Rows::default()
+        },
+        conditions: vec!["calls > 10%".parse().unwrap()],
+        ..Comparison::default()
+    };
+    let refused = compare(&a, &b, &of("f122"), io::sink()).unwrap_err();
+    let message = refused.to_string();
+    assert!(
+        message.starts_with("no function of either trace matches 'f122'; did you mean `f12`"),
+        "{message}"
+    );
+    assert!(compared(&a, &b, &of("f5")).0.failed.is_empty());
+    assert!(compared(&a, &b, &of("f2")).1.contains("appeared"));
 }
 
 #[test]
@@ -312,7 +345,8 @@ fn what_is_not_there_is_named_and_so_is_the_trace_that_lacks_it() {
     let [missing] = &compared.missing[..] else {
         panic!("{:?}", compared.missing)
     };
-    assert_eq!((missing.what, missing.count), ("calls", 4));
+    let message = missing.to_string();
+    assert!(message.starts_with("4 of 4 calls are missing"), "{message}");
 }
 
 proptest! {

@@ -21,7 +21,7 @@ use crate::export::compact;
 use crate::export::probes::{PROBES_FILE, ProbeNote};
 use crate::export::uftrace::layout::{FIRST_TID, SIDE_FILE};
 use crate::export::uftrace::record::canonical;
-use crate::export::uftrace::{NO_CALLS, NO_CLOCK, SideFile, VERSION};
+use crate::export::uftrace::{NO_CALLS, NO_CLOCK, SideFile, VERSION, has_lock, writer_of};
 
 /// The most that is read of a describing file.
 const MAX_TEXT: u64 = 256 << 20;
@@ -56,8 +56,12 @@ pub struct TraceDirectory {
     pub side: Option<SideFile>,
     /// What the values of calls are.
     pub values: Arc<CallFormats>,
-    /// What is to be said of the file that it was put together from.
+    /// What is to be said of one that is not whole, as far as that is known.
     pub remark: Option<String>,
+    /// Whether that is because the file of a compact trace is damaged, which no run does that is killed.
+    pub is_damaged: bool,
+    /// Records of the guest that the file has which it was put together from.
+    pub records: Option<u64>,
     /// Where that was done, until this is gone.
     _scratch: Option<Arc<Scratch>>,
 }
@@ -78,16 +82,55 @@ impl TraceDirectory {
     pub fn open_within(directory: &Path, room: Option<&Path>) -> Result<Self, ReportError> {
         std::fs::read_dir(directory)
             .map_err(ReportError::io("open the trace directory", directory))?;
-        if !compact::is_compact(directory) {
-            return Self::of_uftrace(directory);
+        // Asked first: a trace that is completed meanwhile is read as a whole.
+        let writer = writer_of(directory);
+        let mut trace = match compact::is_compact(directory) {
+            true => Self::of_compact(directory, room)?,
+            false => Self::of_uftrace(directory)?,
+        };
+        if !trace.is_damaged {
+            trace.remark = trace.unfinished(writer);
         }
+        Ok(trace)
+    }
+
+    /// A compact one, put together.
+    fn of_compact(directory: &Path, room: Option<&Path>) -> Result<Self, ReportError> {
         let scratch = Scratch::make(room)?;
-        let trace = scratch.trace();
-        let replayed = compact::convert(directory, &trace, false, &Watch::default())?;
+        let path = scratch.trace();
+        let replayed = compact::convert(directory, &path, false, &Watch::default());
+        let replayed = replayed.map_err(|error| scratch.failed(error))?;
+        let trace = Self::of_uftrace(&path)?;
         Ok(Self {
-            remark: replayed.remark,
+            is_damaged: replayed.is_damaged,
+            records: Some(replayed.records),
+            remark: replayed.remark.filter(|_| replayed.is_damaged),
             _scratch: Some(Arc::new(scratch)),
-            ..Self::of_uftrace(&trace)?
+            ..trace
+        })
+    }
+
+    /// What is to be said of a trace that was not completed; its `writer` was asked for before the trace was opened.
+    fn unfinished(&self, writer: Option<String>) -> Option<String> {
+        let cut = match &self.side {
+            Some(side) if side.finished => return None,
+            Some(side) => side.cut.as_deref(),
+            // Who wrote it has told more of each record than anybody else does.
+            None if self.tasks.iter().any(|task| task.side.exists()) => {
+                return Some(format!(
+                    "{SIDE_FILE} is missing, which says what the trace is: all threads are shown as vCPUs, without returns, and what was lost is not known"
+                ));
+            }
+            // It is not of ours, or whoever began it was killed at once.
+            None => has_lock(&self.path).then_some(None)?,
+        };
+        // What is in a file may be anything.
+        let cut = cut.map_or("its end may be missing".into(), masked);
+        Some(match writer {
+            Some(writer) => format!(
+                "the trace is being written by {writer}: what has not been written yet is not shown"
+            ),
+            None => format!("the trace was not ended in order: {cut}"),
         })
     }
 
@@ -110,6 +153,8 @@ impl TraceDirectory {
             side,
             values: Arc::new(values),
             remark: None,
+            is_damaged: false,
+            records: None,
             _scratch: None,
         })
     }
@@ -161,6 +206,12 @@ impl TraceDirectory {
             .is_some_and(|side| side.metadata.is_graph())
     }
 
+    /// Why it cannot be asked for this, which needs calls with their ends.
+    #[must_use]
+    pub fn is_no_graph(&self, what: &'static str) -> ReportError {
+        ReportError::no_graph(what, &self.path, self.side.is_some())
+    }
+
     /// Whether it says of each call where it was made, and is no graph.
     #[must_use]
     pub fn has_callers(&self) -> bool {
@@ -196,6 +247,11 @@ impl Names {
         let mut names: Vec<_> = names.collect();
         names.sort_unstable();
         names
+    }
+
+    /// The names alone, in no order.
+    pub(super) fn all(&self) -> impl Iterator<Item = &str> + Clone {
+        self.0.values().map(String::as_str)
     }
 
     /// The name of the function at this address, or the address.

@@ -3,9 +3,12 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use terms::nearest::did_you_mean;
+
 use crate::export::compact::CompactError;
 use crate::export::events::EventFileError;
 use crate::export::uftrace::VERSION;
+use crate::export::uftrace::layout::SIDE_FILE;
 
 /// Why a trace could not be printed. What was good before that is printed.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +67,14 @@ pub enum ReportError {
     /// What was asked for needs entries and exits.
     #[error("{0} needs a trace of a graph, this one has entries only")]
     NotAGraph(&'static str),
+    /// What was asked for needs entries and exits, and nothing says whether it has them.
+    #[error("{what} needs a trace of a graph, and nothing says that this is one: there is no {}", .path.display())]
+    NotSaid {
+        /// What was asked for.
+        what: &'static str,
+        /// What would say so.
+        path: PathBuf,
+    },
     /// What was asked for needs to know who made a call.
     #[error(
         "telling who called whom needs a trace of a graph or of calls with their callers, this one has neither"
@@ -89,6 +100,16 @@ pub enum ReportError {
         key: String,
         /// Those that there are.
         columns: String,
+    },
+    /// Rows were to be chosen by a name that there is not.
+    #[error("{what} matches '{glob}'{}", did_you_mean(.near_misses))]
+    NoRow {
+        /// What was asked for.
+        glob: String,
+        /// That there is none, of what.
+        what: &'static str,
+        /// Names that look like it.
+        near_misses: Vec<String>,
     },
     /// No function of the trace is one of those that were asked for.
     #[error("no function of the trace is one of those that were asked for")]
@@ -127,6 +148,17 @@ pub enum ReportError {
 }
 
 impl ReportError {
+    /// The trace in this directory is no graph, if it is one that says what it is.
+    pub(super) fn no_graph(what: &'static str, directory: &Path, is_described: bool) -> Self {
+        match is_described {
+            true => Self::NotAGraph(what),
+            false => Self::NotSaid {
+                what,
+                path: directory.join(SIDE_FILE),
+            },
+        }
+    }
+
     pub(super) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io {
             doing,

@@ -74,6 +74,12 @@ impl Functions {
         trace.names.name(self.address(function))
     }
 
+    /// The names of all of them.
+    pub(super) fn names<'a>(&self, trace: &'a TraceDirectory) -> Vec<Cow<'a, str>> {
+        let addresses = self.addresses.iter();
+        addresses.map(|at| trace.names.name(*at)).collect()
+    }
+
     /// The function that made the call that begins with this step, where the trace says where it was made.
     #[must_use]
     pub fn caller(&self, trace: &TraceDirectory, step: &Event) -> Option<FunctionId> {

@@ -82,7 +82,9 @@ fn trace_with(clock: &str, clock_period_ns: Option<u64>) -> (TempDir, PathBuf) {
         anomalies,
         ..Ending::default()
     };
-    Store::finish(&mut writer, end).unwrap();
+    let tally = Store::finish(&mut writer, end).unwrap();
+    // As reports count them: six entries, five ends.
+    assert_eq!((tally.records, tally.lost), (11, 7));
     (root, directory)
 }
 
@@ -354,8 +356,51 @@ fn a_trace_without_its_side_files_is_shown_as_of_one_vcpu() {
     fs::remove_file(directory.join("1000.side")).unwrap();
     fs::write(directory.join("1001.side"), [1]).unwrap();
     let (printed, text) = text(&directory, Format::Graph, &Rules::default());
-    assert_eq!(printed.unwrap().entries, 6);
+    let printed = printed.unwrap();
+    assert_eq!(printed.entries, 6);
     assert!(!text.contains(" 1) "), "{text}");
+    let said = printed.missing.unwrap().to_string();
+    assert!(
+        said.starts_with("of 12 records nobody knows the vCPU any more")
+            && said.contains("(first: of thread 0): ")
+            && said.ends_with("1000.side was cut or removed since"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_is_not_listed_or_not_described_is_said_to_be_so() {
+    let (_root, directory) = trace();
+    let tasks = directory.join("task.txt");
+    let whole = fs::read_to_string(&tasks).unwrap();
+    let lines = whole.lines().filter(|line| !line.contains("1001"));
+    let cut: String = lines.map(|line| format!("{line}\n")).collect();
+    fs::write(&tasks, cut).unwrap();
+    let shown = || text(&directory, Format::Counts, &Rules::default());
+    let said = shown().0.unwrap().missing.unwrap().to_string();
+    assert!(
+        said.contains("task.txt was cut")
+            && said.contains("not list 1 data file that is there (first: 1001.dat)"),
+        "{said}"
+    );
+    fs::write(&tasks, whole).unwrap();
+    assert_eq!(shown().0.unwrap().missing, None);
+
+    fs::remove_file(directory.join("exotrace.json")).unwrap();
+    let said = text(&directory, Format::Graph, &Rules::default())
+        .0
+        .unwrap_err()
+        .to_string();
+    assert!(
+        said.contains("nothing says that this is one: there is no ")
+            && said.ends_with("/exotrace.json"),
+        "{said}"
+    );
+    let (_, text) = shown();
+    assert!(
+        text.contains("\n# exotrace.json is missing, which says"),
+        "{text}"
+    );
 }
 
 #[test]

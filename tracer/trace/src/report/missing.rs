@@ -1,31 +1,64 @@
 //! What a completed trace says that it holds, against what was read of it: files that were cut or exchanged
 //! since look like a guest that called nothing.
 
-use std::fmt;
 use std::path::PathBuf;
+use std::{fmt, fs};
 
+use super::calls::Calls;
 use super::directory::TraceDirectory;
-use crate::export::uftrace::layout::SIDE_FILE;
-use terms::quantity::grouped;
+use crate::export::uftrace::layout::{FIRST_TID, SIDE_FILE};
+use terms::quantity::{counted, grouped};
 
-/// Calls or events that were written and are not there any more.
+/// What was written and is not there any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Missing {
-    /// Which of the two.
-    pub what: &'static str,
-    /// How many.
-    pub count: u64,
-    /// How many were written.
-    pub of: u64,
-    /// Which file says so.
-    pub by: PathBuf,
+pub enum Missing {
+    /// Calls or events.
+    Counted {
+        /// Which of the two.
+        what: &'static str,
+        /// How many.
+        count: u64,
+        /// How many were written.
+        of: u64,
+        /// Which file says so.
+        by: PathBuf,
+        /// Data files that are there, and which the list of them lacks.
+        unlisted: Vec<String>,
+    },
+    /// What stood beside records: on which vCPU they were, and how a call has ended.
+    Beside {
+        /// Of how many.
+        count: u64,
+        /// Of which thread the first is.
+        thread: u32,
+        /// Where it stood.
+        by: PathBuf,
+    },
+    /// What follows the damage in the file of a compact trace, however much that was: where it is, and how far it reaches.
+    Damaged(String),
 }
 
 impl Missing {
-    /// What is missing where `read` calls were read to the end.
+    /// What is missing where these calls were read to the end.
     #[must_use]
-    pub fn of(trace: &TraceDirectory, read: u64) -> Option<Self> {
-        Self::between(trace, "calls", Self::written(trace)?, read)
+    pub fn of(trace: &TraceDirectory, calls: &Calls) -> Option<Self> {
+        if trace.is_damaged {
+            return trace.remark.clone().map(Self::Damaged);
+        }
+        let written = Self::written(trace);
+        let missing =
+            written.and_then(|written| Self::between(trace, "calls", written, calls.entries()));
+        missing.or_else(|| Self::beside(trace, calls))
+    }
+
+    fn beside(trace: &TraceDirectory, calls: &Calls) -> Option<Self> {
+        let (count, thread) = calls.unplaced()?;
+        let task = trace.tasks.iter().find(|task| task.thread == thread)?;
+        Some(Self::Beside {
+            count,
+            thread,
+            by: task.side.clone(),
+        })
     }
 
     /// How many calls a completed trace has.
@@ -48,22 +81,68 @@ impl Missing {
 
     fn between(trace: &TraceDirectory, what: &'static str, of: u64, read: u64) -> Option<Self> {
         let count = of.saturating_sub(read);
-        (count > 0).then(|| Self {
+        (count > 0).then(|| Self::Counted {
             what,
             count,
             of,
             by: trace.path.join(SIDE_FILE),
+            unlisted: unlisted(trace),
         })
     }
 }
 
+/// The data files of tasks that no line of `task.txt` is about.
+fn unlisted(trace: &TraceDirectory) -> Vec<String> {
+    let is_data = |name: &String| {
+        let tid = name.strip_suffix(".dat").and_then(|tid| tid.parse().ok());
+        tid.is_some_and(|tid: u32| tid >= FIRST_TID)
+    };
+    let is_listed = |name: &String| {
+        let path = trace.path.join(name);
+        trace.tasks.iter().any(|task| task.data == path)
+    };
+    let files = fs::read_dir(&trace.path).into_iter().flatten().flatten();
+    let names = files.filter_map(|file| file.file_name().into_string().ok());
+    let mut unlisted: Vec<String> = names
+        .filter(|name| is_data(name) && !is_listed(name))
+        .collect();
+    unlisted.sort_unstable();
+    unlisted
+}
+
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (what, count, of) = (self.what, grouped(self.count), grouped(self.of));
-        write!(
-            f,
-            "{count} of {of} {what} are missing: {} says that they were written, so data files were cut or exchanged since",
-            self.by.display()
-        )
+        match self {
+            Self::Damaged(said) => f.write_str(said),
+            Self::Beside { count, thread, by } => write!(
+                f,
+                "of {} nobody knows the vCPU any more, they are shown as of vCPU 0 (first: of thread {thread}): {} was cut or removed since",
+                counted(*count, "record"),
+                by.display()
+            ),
+            Self::Counted {
+                what,
+                count,
+                of,
+                by,
+                unlisted,
+            } => {
+                let (count, of) = (grouped(*count), grouped(*of));
+                let by = by.display();
+                write!(
+                    f,
+                    "{count} of {of} {what} are missing: {by} says that they were written, so "
+                )?;
+                match &unlisted[..] {
+                    [] => f.write_str("data files were cut or exchanged since"),
+                    [first, ..] => write!(
+                        f,
+                        "task.txt was cut or exchanged since: it does not list {} that {} there (first: {first})",
+                        counted(unlisted.len() as u64, "data file"),
+                        if unlisted.len() == 1 { "is" } else { "are" },
+                    ),
+                }
+            }
+        }
     }
 }

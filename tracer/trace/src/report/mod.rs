@@ -79,7 +79,7 @@ use self::times::Times;
 use crate::event::{Event, EventKind};
 use crate::export::events::EventLine;
 use crate::export::remark::Remark;
-use crate::export::uftrace::{NOP, has_lock, writer_of};
+use crate::export::uftrace::NOP;
 use crate::graph::excerpt::Excerpt;
 pub use crate::watch::Watch;
 
@@ -291,35 +291,43 @@ impl Printed {
 /// # Errors
 /// A [`ReportError`] that names the file; what was read before it is printed.
 pub fn print(directory: &Path, view: &View, out: impl Write) -> Result<Printed, ReportError> {
-    // Asked first: a trace that is completed meanwhile is read as a whole.
-    let writer = writer_of(directory);
-    let trace = TraceDirectory::open(directory)?;
-    view.check(&trace)?;
+    print_of(&TraceDirectory::open(directory)?, view, out)
+}
+
+/// The same of one that is open.
+///
+/// # Errors
+/// As of [`print`].
+pub fn print_of(
+    trace: &TraceDirectory,
+    view: &View,
+    out: impl Write,
+) -> Result<Printed, ReportError> {
+    view.check(trace)?;
     let mut out = BufWriter::new(out);
-    let mut calls = Calls::open(&trace, &view.excerpt)?;
+    let mut calls = Calls::open(trace, &view.excerpt)?;
     calls.watch = view.watch.clone();
     let result = match (view.format, view.notation) {
-        (Format::Function, Notation::Json | Notation::Csv) => steps::print(
-            &trace,
-            &mut calls,
-            (Steps::Entries, view.notation),
-            &mut out,
-        ),
+        (Format::Function, Notation::Json | Notation::Csv) => {
+            steps::print(trace, &mut calls, (Steps::Entries, view.notation), &mut out)
+        }
         (Format::Graph, Notation::Json | Notation::Csv) => {
-            steps::print(&trace, &mut calls, (Steps::All, view.notation), &mut out)
+            steps::print(trace, &mut calls, (Steps::All, view.notation), &mut out)
         }
         (Format::Function, Notation::Text) => {
-            print_entries(&trace, &mut calls, view.times(&trace), &mut out)
+            print_entries(trace, &mut calls, view.times(trace), &mut out)
         }
-        (Format::Graph, Notation::Text) => graph::print_graph(&trace, &mut calls, &mut out),
-        _ => answer::print(&trace, &mut calls, view, &mut out),
+        (Format::Graph, Notation::Text) => graph::print_graph(trace, &mut calls, &mut out),
+        _ => answer::print(trace, &mut calls, view, &mut out),
     };
     out.flush().map_err(ReportError::Output)?;
     let mut printed = result?;
     printed.notes.extend(std::mem::take(&mut calls.notes));
-    printed.notes.extend(unfinished(&trace, writer));
-    let missing = Missing::of(&trace, calls.entries());
-    printed.missing = missing.or_else(|| Missing::of_events(&trace, printed.read_events));
+    // That it is damaged is an error, and said as one.
+    let remark = trace.remark.clone().filter(|_| !trace.is_damaged);
+    printed.notes.extend(remark);
+    let missing = Missing::of(trace, &calls);
+    printed.missing = missing.or_else(|| Missing::of_events(trace, printed.read_events));
     Ok(printed)
 }
 
@@ -335,7 +343,7 @@ impl View {
     /// Whether this trace can be viewed so.
     fn check(&self, trace: &TraceDirectory) -> Result<(), ReportError> {
         if let Some(what) = self.format.of_graph().filter(|_| !trace.is_graph()) {
-            return Err(ReportError::NotAGraph(what));
+            return Err(trace.is_no_graph(what));
         }
         let is_of_callers = matches!(self.format, Format::Callers | Format::Callees);
         if is_of_callers && !trace.knows_callers() {
@@ -358,25 +366,6 @@ impl View {
             _ => Ok(()),
         }
     }
-}
-
-/// What is to be said of a trace that was not completed; its `writer` was asked for before the trace was opened.
-#[must_use]
-pub fn unfinished(trace: &TraceDirectory, writer: Option<String>) -> Option<String> {
-    match &trace.side {
-        Some(side) if side.finished => return None,
-        Some(_) => {}
-        // It is not of ours, or whoever began it was killed at once.
-        None => has_lock(&trace.path).then_some(())?,
-    }
-    let remark = trace.remark.as_ref();
-    Some(match (writer, remark) {
-        (Some(writer), _) => format!(
-            "the trace is being written by {writer}: what has not been written yet is not shown"
-        ),
-        (None, None) => "the trace was not ended in order: its end may be missing".to_owned(),
-        (None, Some(remark)) => format!("the trace was not ended in order: {remark}"),
-    })
 }
 
 /// Every entry, whether or not the trace has returns, with events and remarks at their times.
@@ -455,9 +444,13 @@ fn function_header(trace: &TraceDirectory, out: &mut impl Write) -> io::Result<(
             side.totals.iter().map(of).fold(0, u64::saturating_add)
         };
         // Calls of a graph that could not be written are in no vCPU's count of them.
-        let held = sum(|totals| totals.entries).saturating_sub(side.dropped);
+        let calls = sum(|totals| totals.entries).saturating_sub(side.dropped);
+        let events = side.events.events.values().copied();
+        let held = events.fold(calls, u64::saturating_add);
         let missing = sum(|totals| totals.lost.saturating_add(totals.dropped));
-        let missing = missing.saturating_add(side.dropped);
+        let missing = missing
+            .saturating_add(side.dropped)
+            .saturating_add(side.events.lost);
         let written = held.saturating_add(missing);
         writeln!(
             out,

@@ -6,6 +6,7 @@ use serde::Serialize;
 use terms::printable::masked;
 use terms::quantity::{counted, grouped, percent};
 
+use super::calls::Calls;
 use super::directory::TraceDirectory;
 use super::gather::Gathered;
 use super::summary::Summary;
@@ -14,6 +15,18 @@ use crate::export::uftrace::{Fired, Pause, PauseSpread, Waits};
 
 /// So many calls when nobody says how many.
 pub(super) const CALLS: usize = 5;
+
+/// How many records there are of what is shown: as a run says at its end, where that is all.
+fn records(trace: &TraceDirectory, calls: &Calls, gathered: &Gathered) -> u64 {
+    let printed = &gathered.printed;
+    if calls.are_all() {
+        let read = calls.records().saturating_add(printed.events);
+        return trace.records.unwrap_or(read);
+    }
+    let of_each = if trace.is_graph() { 2 } else { 1 };
+    let of_calls = printed.entries.saturating_mul(of_each);
+    of_calls.saturating_add(printed.events)
+}
 
 /// What a trace is.
 #[derive(Debug, Default, Serialize)]
@@ -37,7 +50,12 @@ pub(super) struct About {
     calls: u64,
     functions: u64,
     events: u64,
+    /// Records that are there, in the same part of the trace as the calls: of a call its entry and, in a graph, its end.
+    records: u64,
     lost: u64,
+    /// Whether there may have been more than is there.
+    #[serde(skip)]
+    is_cut: bool,
     /// How long the guest stood still for being traced; none where the trace does not say.
     pauses: Option<PauseSpread>,
     /// When the first of them were.
@@ -55,7 +73,7 @@ pub(super) struct About {
 
 impl About {
     /// With so many waits one by one.
-    pub fn new(trace: &TraceDirectory, gathered: &Gathered, listed: usize) -> Self {
+    pub fn new(trace: &TraceDirectory, calls: &Calls, gathered: &Gathered, listed: usize) -> Self {
         let functions = gathered.summary.as_ref().map_or(0, Summary::len);
         let of_calls = Self {
             span_ns: gathered.span_ns.filter(|_| trace.has_times()),
@@ -63,6 +81,8 @@ impl About {
             functions: functions as u64,
             events: gathered.printed.events,
             lost: gathered.printed.lost,
+            records: records(trace, calls, gathered),
+            is_cut: trace.remark.is_some(),
             ..Self::default()
         };
         let Some(side) = &trace.side else {
@@ -106,7 +126,7 @@ impl About {
         };
         let longest = self.paused.iter().max_by_key(|pause| pause.length_ns);
         // Of one that came after those that are kept nobody knows when it was.
-        let is_longest = |pause: &&Pause| pause.length_ns >= pauses.max_ns / 100 * 98;
+        let is_longest = |pause: &&Pause| pause.length_ns >= pauses.max_ns;
         let when = longest.filter(is_longest);
         let when = when.map(|pause| format!(", at {} s", times.moment(pause.begin_ns)));
         format!("{pauses}{}", when.unwrap_or_default())
@@ -155,13 +175,17 @@ impl About {
         if self.events > 0 {
             line("events", grouped(self.events))?;
         }
-        let there = u128::from(self.calls) + u128::from(self.events);
-        let all = there + u128::from(self.lost);
+        let all = u128::from(self.records) + u128::from(self.lost);
+        let of = if self.is_cut {
+            ", of what is there"
+        } else {
+            ""
+        };
         let lost = match self.lost {
             0 => "nothing".to_owned(),
             lost => format!("{} ({})", counted(lost, "record"), percent(lost, all)),
         };
-        line("lost", lost)?;
+        line("lost", lost + of)?;
         line("pauses", self.pauses(times))?;
         line("triggers", self.triggers(times))?;
         line("waits", self.waits_said.clone().unwrap_or_default())

@@ -1,8 +1,13 @@
 //! Which rows of a table are shown, and in what order.
 
+use terms::nearest::nearest;
+
 use super::error::ReportError;
 use super::table::Table;
 use crate::glob::Pattern;
+
+/// So many names are offered for one that there is not.
+const NEAR_MISSES: usize = 3;
 
 /// So many functions has a first screen when nobody says how many.
 const FUNCTIONS: usize = 10;
@@ -35,6 +40,27 @@ impl Rows {
         let mut functions = self.functions.iter();
         self.functions.is_empty()
             || name.is_some_and(|name| functions.any(|pattern| pattern.matches_name(name)))
+    }
+
+    /// That each glob means something that `names` has, which are those of `what`: a slip of the pen leaves an empty table, in
+    /// which no condition holds.
+    pub(super) fn check<'a>(
+        &self,
+        what: &'static str,
+        names: impl Iterator<Item = &'a str> + Clone,
+    ) -> Result<(), ReportError> {
+        let is_missing = |pattern: &&Pattern| !names.clone().any(|name| pattern.matches_name(name));
+        let Some(missing) = self.functions.iter().find(is_missing) else {
+            return Ok(());
+        };
+        // Compared without its wildcards: `*laef*` is near `leaf`.
+        let plain = missing.text().chars();
+        let wanted: String = plain.filter(|char| !"*?[]".contains(*char)).collect();
+        Err(ReportError::NoRow {
+            glob: missing.text().to_owned(),
+            what,
+            near_misses: nearest(&wanted, names, NEAR_MISSES),
+        })
     }
 
     /// Of the first screen: the first of them by what the functions themselves took.

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
+use super::error::ReportError;
 use crate::export::compact::CompactError;
+use crate::export::uftrace::ExportError;
 
 /// How the names of these directories begin.
 const NAME: &str = "exotrace-";
@@ -21,17 +23,19 @@ pub(super) struct Scratch {
     // Dropped in this order: what nobody holds is removed by others.
     directory: TempDir,
     _mark: File,
+    /// What it lies in.
+    below: PathBuf,
 }
 
 impl Scratch {
     /// A new one, below `place` if that is given.
     ///
     /// # Errors
-    /// [`CompactError::Scratch`].
-    pub fn make(place: Option<&Path>) -> Result<Self, CompactError> {
+    /// [`ReportError::Scratch`].
+    pub fn make(place: Option<&Path>) -> Result<Self, ReportError> {
         let path = place.map_or_else(std::env::temp_dir, Path::to_owned);
         sweep(&path);
-        Self::below(&path).map_err(|source| CompactError::Scratch { path, source })
+        Self::below(&path).map_err(|source| ReportError::Scratch { path, source })
     }
 
     fn below(place: &Path) -> io::Result<Self> {
@@ -40,7 +44,23 @@ impl Scratch {
         Ok(Self {
             directory,
             _mark: mark,
+            below: place.to_owned(),
         })
+    }
+
+    /// What an error is of who puts it together here.
+    pub fn failed(&self, error: CompactError) -> ReportError {
+        match error {
+            // Nothing is missing from the trace: there is no room beside it.
+            CompactError::Output(error) => ReportError::Scratch {
+                path: self.below.clone(),
+                source: match error {
+                    ExportError::Io { source, .. } | ExportError::Dropped { source, .. } => source,
+                    other => io::Error::other(other),
+                },
+            },
+            other => other.into(),
+        }
     }
 
     /// Where what is put together goes.
@@ -83,6 +103,27 @@ fn is_left(mark: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// It once said that records were missing from the trace.
+    #[test]
+    fn where_there_is_no_room_the_place_is_named_and_not_the_trace() {
+        let place = tempfile::tempdir().unwrap();
+        let ours = Scratch::make(Some(place.path())).unwrap();
+        let full = CompactError::Output(ExportError::Dropped {
+            path: ours.trace().join("1000.dat"),
+            dropped: 2,
+            source: io::ErrorKind::StorageFull.into(),
+        });
+        let said = ours.failed(full).to_string();
+        let expected = format!(
+            "cannot write temporary files in {}: ",
+            place.path().display()
+        );
+        assert!(
+            said.starts_with(&expected) && !said.contains("missing"),
+            "{said}"
+        );
+    }
 
     /// It once went by the names alone: `exotrace-2026-11-26` was that of a process 2026, which was no more.
     #[test]

@@ -23,6 +23,18 @@ pub enum Happened {
     Remark(Remark),
 }
 
+impl Happened {
+    /// When.
+    #[must_use]
+    pub fn time_ns(&self) -> u64 {
+        match self {
+            Self::Call(Shown::Step(last) | Shown::Leaf(_, last)) => last.time_ns,
+            Self::Point(event) => event.time_ns,
+            Self::Remark(remark) => remark.time_ns(),
+        }
+    }
+}
+
 /// Which calls in which nothing was called come whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leaves {

@@ -41,7 +41,7 @@ guest     guest.elf, 2 vCPUs
 recorded  graph, clock tsc
 time      0.000239 s, from 0.000001 to 0.000240
 calls     6 of 4 functions
-lost      7 records (53.8 %)
+lost      7 records (38.8 %)
 
          CALLS       TOTAL us        SELF us         MIN us         AVG us         MAX us  FUNCTION
              2        200.750        200.750          0.250        100.375        200.500  f1
@@ -169,6 +169,45 @@ calls,total_ns,self_ns,min_ns,avg_ns,max_ns,function
     assert_eq!(text, expected);
     assert_eq!(notes[0], "7 records lost");
     assert!(notes[1].starts_with("1 calls of which"), "{notes:?}");
+}
+
+/// An empty table looks as if all were well.
+#[test]
+fn rows_of_what_there_is_not_are_refused_with_what_is_like_it() {
+    let (_root, directory) = trace();
+    let refused = |format, globs: &[&str]| {
+        let globs = globs.iter().map(|glob| Pattern::new(glob).unwrap());
+        let rows = Rows {
+            functions: globs.collect(),
+            ..Rows::default()
+        };
+        let view = View {
+            format,
+            rows,
+            ..View::default()
+        };
+        let mut out = Vec::new();
+        let printed = print(&directory, &view, &mut out);
+        printed.err().map(|error| {
+            assert!(out.is_empty());
+            error.to_string()
+        })
+    };
+    for format in [Format::Counts, Format::Callees, Format::Slowest] {
+        assert_eq!(
+            refused(format, &["f1", "nope*"]).unwrap(),
+            "no function of the trace matches 'nope*'"
+        );
+        assert_eq!(refused(format, &["f1", "f[23]", "*"]), None);
+    }
+    assert_eq!(
+        refused(Format::Overview, &["f11"]).unwrap(),
+        "no function and no event of the trace matches 'f11'; did you mean `f1`?"
+    );
+    assert_eq!(
+        refused(Format::Values, &["f1"]).unwrap(),
+        "no event of the trace matches 'f1'"
+    );
 }
 
 /// Changes what a trace says of itself.

@@ -261,8 +261,8 @@ fn what_the_totals_have_and_the_files_have_not_is_missing() {
     let data = directory.join("1000.dat");
     let bytes = fs::read(&data).unwrap();
     fs::write(&data, &bytes[..32]).unwrap();
-    let cut = missing(&directory).unwrap();
-    assert_eq!((cut.what, cut.count, cut.of), ("calls", 2, 5));
+    let message = missing(&directory).unwrap().to_string();
+    assert!(message.starts_with("2 of 5 calls are missing"), "{message}");
     fs::write(&data, b"").unwrap();
     let message = missing(&directory).unwrap().to_string();
     assert!(message.starts_with("3 of 5 calls are missing"), "{message}");
@@ -297,6 +297,11 @@ fn a_trace_of_events_only_does_not_say_that_it_is_of_functions() {
     let (_root, directory) = events_only();
     let (printed, text) = text(&directory, Format::Function);
     assert!(text.starts_with("# tracer: nop\n"), "{text}");
+    // They are its lines: it once said that there were none.
+    assert!(
+        text.contains("# entries-in-buffer/entries-written: 2/9 "),
+        "{text}"
+    );
     let printed = printed.unwrap();
     assert_eq!((printed.entries, printed.events, printed.lost), (0, 2, 7));
 }
@@ -329,11 +334,6 @@ fn events_that_the_totals_have_and_the_files_have_not_are_missing() {
         let (first, _) = lines.split_once('\n').unwrap();
         fs::write(&file, format!("{first}\n")).unwrap();
         let missing = text(&directory, format).0.unwrap().missing.unwrap();
-        assert_eq!(
-            (missing.what, missing.count, missing.of),
-            ("events", 1, 2),
-            "{format:?}"
-        );
         let message = missing.to_string();
         assert!(
             message.starts_with("1 of 2 events are missing"),

@@ -100,6 +100,11 @@ impl Values {
         self.0.values().map(BTreeMap::len).sum()
     }
 
+    /// What events there were.
+    pub fn events(&self) -> impl Iterator<Item = &str> + Clone {
+        self.0.keys().map(String::as_str)
+    }
+
     /// Of the events that are wanted, one row for each field.
     pub fn table(&self, wanted: &Rows) -> Table {
         let chosen = self.0.iter().filter(|(event, _)| wanted.have(Some(event)));

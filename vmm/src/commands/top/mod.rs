@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use crate::verbs::ctl::{CtlOptions, TopOptions};
 use counted::Counted;
 use source::{Source, session_of};
-use table::{ROWS, table};
+use table::{ROWS, json_line, table};
 
 /// Shows figures until there were enough of them, nobody reads them any more, or it is told to end.
 ///
@@ -28,7 +28,9 @@ use table::{ROWS, table};
 pub fn top(options: &CtlOptions, top: &TopOptions) -> Result<ExitStatus, Failure> {
     let is_terminal = stdin().is_terminal() && stdout().is_terminal();
     match top.count {
-        None if is_terminal => watch::watch(&options.control, &top.session.0, top.interval),
+        None if is_terminal && !options.json => {
+            watch::watch(options.control()?, &top.session.0, top.interval)
+        }
         count => tables(options, top, count.unwrap_or(1)),
     }
 }
@@ -36,8 +38,12 @@ pub fn top(options: &CtlOptions, top: &TopOptions) -> Result<ExitStatus, Failure
 /// So many tables, one after the other.
 fn tables(options: &CtlOptions, top: &TopOptions, count: u64) -> Result<ExitStatus, Failure> {
     let failed = |error: RequestError| Failure::bad_input(error);
-    let (_, session) = session_of(&options.control, &top.session.0).map_err(failed)?;
-    let mut source = Source::new(&options.control, &session).map_err(failed)?;
+    let (_, session) = session_of(options.control()?, &top.session.0).map_err(failed)?;
+    let shown = |counted: &Counted, before: Option<&Counted>| match options.json {
+        true => json_line(counted).map_err(Failure::output),
+        false => Ok(table(counted, before, ROWS)),
+    };
+    let mut source = Source::new(options.control()?, &session).map_err(failed)?;
     let mut before: Option<Counted> = match source.hears_calls() {
         true => Some(source.look(None).map_err(failed)?),
         false => None,
@@ -51,12 +57,12 @@ fn tables(options: &CtlOptions, top: &TopOptions, count: u64) -> Result<ExitStat
             Err(error) => {
                 // What came by then was heard.
                 if let Some(heard) = source.heard(None) {
-                    offer(table(&heard, before.as_ref(), ROWS))?;
+                    offer(shown(&heard, before.as_ref())?)?;
                 }
                 return Err(failed(error));
             }
         };
-        if !offer(table(&counted, before.as_ref(), ROWS))? {
+        if !offer(shown(&counted, before.as_ref())?)? {
             break;
         }
         before = Some(counted);

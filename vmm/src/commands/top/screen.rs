@@ -201,9 +201,9 @@ fn number(text: String) -> Cell<'static> {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use hdrhistogram::Histogram;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
+    use tracer::guest::Paused;
 
     use super::super::counted::Row;
     use super::super::keys::Key;
@@ -212,13 +212,11 @@ mod tests {
     use crate::pause_times::PauseTimes;
 
     fn status() -> Status {
-        let mut released = Histogram::new(3).unwrap();
-        released.record(46_000).unwrap();
-        let times = PauseTimes {
-            parked: Histogram::new(3).unwrap(),
-            released,
-            each: Vec::new(),
-        };
+        let mut times = PauseTimes::default();
+        times.released(Paused {
+            counter: 0,
+            length: Duration::from_micros(46),
+        });
         Status {
             memory: MemoryStatus::default(),
             guest: GuestStatus {

@@ -220,7 +220,6 @@ mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixListener;
 
-    use hdrhistogram::Histogram;
     use serde_json::{Value, json};
     use trace::live::{Happening, LiveEvent};
 
@@ -239,12 +238,7 @@ mod tests {
     }
 
     fn status() -> Status {
-        let none = || Histogram::new(3).unwrap();
-        let times = PauseTimes {
-            parked: none(),
-            released: none(),
-            each: Vec::new(),
-        };
+        let times = PauseTimes::default();
         let mut status = Status {
             memory: MemoryStatus::default(),
             guest: GuestStatus {

@@ -2,8 +2,10 @@
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
+use std::io;
 
-use terms::printable::masked;
+use serde_json::{Value, json};
+use terms::printable::{self, masked};
 use terms::quantity::plain;
 use trace::export::resolution::shorter;
 
@@ -49,6 +51,41 @@ pub fn table(counted: &Counted, before: Option<&Counted>, rows: usize) -> String
         );
     }
     text
+}
+
+/// The same for programs, in a line: all functions, each figure by the name that [`status::Profile`] has for it; those that
+/// are not known are absent, as there.
+///
+/// # Errors
+/// When it cannot be written as JSON.
+pub fn json_line(counted: &Counted) -> io::Result<String> {
+    let mut functions: Vec<&Row> = counted.rows.iter().collect();
+    functions.sort_by(|one, other| heaviest_first(one, other));
+    let function = |one: &&Row| {
+        let total_ns = one.timed.map(|_| one.total_ns);
+        known([
+            ("address", json!((one.key != one.name).then_some(&one.key))),
+            ("name", json!(one.name)),
+            ("hits", json!(one.hits)),
+            ("timed", json!(one.timed)),
+            ("total_ns", json!(total_ns)),
+            ("self_ns", json!(one.self_ns)),
+        ])
+    };
+    let functions: Vec<Value> = functions.iter().map(function).collect();
+    let said = known([
+        ("session", json!(counted.session)),
+        ("clock_period_ns", json!(counted.period_ns)),
+        ("functions", json!(functions)),
+        ("unread", json!(counted.unread)),
+    ]);
+    Ok(printable::json(&said)? + "\n")
+}
+
+/// An object of what is not null.
+fn known<const N: usize>(pairs: [(&str, Value); N]) -> Value {
+    let known = pairs.into_iter().filter(|(_, value)| !value.is_null());
+    known.map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
 /// The order of a table: most self time first, then most calls.
@@ -107,6 +144,26 @@ mod tests {
                 function("root", 10, 2_500_000, Some(1_000_000)),
             ],
         }
+    }
+
+    #[test]
+    fn programs_are_told_what_is_known_of_each_function() {
+        let mut heard = counted(Instant::now(), 3, 2);
+        heard.period_ns = None;
+        heard.rows.truncate(1);
+        heard.rows.push(Row {
+            key: "open".to_owned(),
+            name: "open".to_owned(),
+            hits: 1,
+            ..Row::default()
+        });
+        let said: Value = serde_json::from_str(&json_line(&heard).unwrap()).unwrap();
+        let leaf = json!({
+            "address": "0xleaf", "name": "leaf", "hits": 3, "timed": 3, "total_ns": 900, "self_ns": 900,
+        });
+        let open = json!({"name": "open", "hits": 1});
+        let expected = json!({"session": "p", "functions": [leaf, open], "unread": 2});
+        assert_eq!(said, expected);
     }
 
     #[test]

@@ -40,14 +40,6 @@ pub enum CompactError {
     /// What it holds cannot be put together there.
     #[error(transparent)]
     Output(#[from] ExportError),
-    /// There is no room to put it together.
-    #[error("cannot put the trace together in {}: {source}", .path.display())]
-    Scratch {
-        /// Where.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
     /// Who watches has said that it is to end.
     #[error("interrupted")]
     Interrupted,

@@ -14,6 +14,9 @@ use crate::stream::Origin;
 const HEADER: usize = FRAME + HEAD;
 const HEAD: usize = 40;
 
+/// Where in what is said of them their number is.
+const COUNT_AT: usize = 4;
+
 /// Some records of one ring.
 #[derive(Debug)]
 pub(super) struct Part {
@@ -77,6 +80,12 @@ impl Part {
         let bytes = self.bytes.get(HEADER..).unwrap_or_default();
         decode(bytes, self.base_ns, into)
     }
+}
+
+/// How many records a block says that it has, without losses.
+pub(super) fn count(block: &[u8]) -> u32 {
+    let count = block.get(COUNT_AT..).and_then(|count| count.first_chunk());
+    count.copied().map_or(0, u32::from_le_bytes)
 }
 
 /// Reads a block: gives its records to `into`, and returns what is said of them.

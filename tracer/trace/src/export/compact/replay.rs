@@ -26,7 +26,7 @@ use crate::export::probes::ProbeNote;
 use crate::export::store::{Ending, News, Store};
 use crate::export::uftrace::layout::Text;
 use crate::export::uftrace::{AnomalyNote, Metadata, Tally, UftraceWriter};
-use crate::stream::{Pass, Stream, WAITING_MAX};
+use crate::stream::{Origin, Pass, Stream, WAITING_MAX};
 use crate::watch::Watch;
 
 /// Records of one round, at most: what all rings of a guest together hold. More continue as they are, so that a file that
@@ -40,8 +40,12 @@ const FUNCTIONS_MAX: usize = 1 << 18;
 pub struct Replayed {
     /// What is in the directory now.
     pub tally: Tally,
+    /// Records of the guest that the file has, as who wrote it counts them.
+    pub records: u64,
     /// What is to be said of the file: that it was cut, or is damaged.
     pub remark: Option<String>,
+    /// Whether it is damaged, and no run was just killed.
+    pub is_damaged: bool,
     /// Whether it was ended in order.
     pub is_finished: bool,
 }
@@ -145,6 +149,8 @@ struct Replay {
     deaths: HashMap<u64, Vec<DeathNote>>,
     /// Records of this round.
     waiting: usize,
+    /// Those of all rounds so far, without losses and what the clock page told.
+    records: u64,
     end: Option<EndNote>,
 }
 
@@ -174,6 +180,7 @@ impl Replay {
             threads: HashMap::new(),
             deaths: HashMap::new(),
             waiting: 0,
+            records: 0,
             end: None,
         })
     }
@@ -261,6 +268,9 @@ impl Replay {
     fn records(&mut self, block: &[u8]) -> Option<()> {
         let mut records = Columns::new(self.stream.stack_bytes().unwrap_or(1));
         let of = part::read(block, &mut records).ok()?;
+        if !matches!(of.origin, Origin::Clock) {
+            self.records = self.records.saturating_add(part::count(block).into());
+        }
         self.waiting += records.records();
         self.stream.push(of.origin, records, of.until_ns);
         if let Some(time_ns) = of.looked_ns {
@@ -333,11 +343,15 @@ impl Replay {
             is_cut: !is_finished,
             until_ns: until_ns.unwrap_or_default(),
         };
-        let tally = Store::finish(&mut self.to, ending)?;
         let remark = (stop != Stop::End).then(|| format!("{}: {stop}", self.path.display()));
+        self.to.note_cut(remark.clone());
+        let tally = Store::finish(&mut self.to, ending)?;
         Ok(Replayed {
+            // A wait is no record of the guest.
+            records: self.records.saturating_sub(tally.waits),
             tally,
             remark,
+            is_damaged: matches!(stop, Stop::Damaged { .. }),
             is_finished,
         })
     }

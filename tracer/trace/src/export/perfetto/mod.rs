@@ -205,6 +205,7 @@ impl<W: Write> Perfetto<W> {
                 let trigger = masked(&fired.trigger).into_owned();
                 ("trigger fired", vec![("trigger", text(trigger))])
             }
+            Remark::Cut(_, said) => ("not whole", vec![("why", text(said.clone()))]),
         };
         let time_ns = remark.time_ns();
         self.event(Track::Tracing, time_ns, Type::Moment, Some(name), values)

@@ -46,6 +46,8 @@ const COLUMN: usize = 512;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub entries: u64,
+    /// Ends of calls that are records of their own, as those of threads are.
+    pub exits: u64,
     /// What its lost records say.
     pub lost: u64,
     /// Events whose time was before that of the one before.
@@ -219,6 +221,7 @@ impl Block {
         let marks = iter::repeat_n(beside.to_le_bytes(), known);
         self.beside.extend(marks.flatten());
         self.counts.entries += (known - exits) as u64;
+        self.counts.exits += exits as u64;
         self.last_at = Length {
             records: before.records + (last * RECORD_LENGTH) as u64,
             beside: before.beside + (last * BESIDE) as u64,
@@ -232,7 +235,8 @@ impl Block {
         match record.kind {
             Kind::Entry => self.counts.entries += 1,
             Kind::Lost => self.counts.lost = self.counts.lost.saturating_add(record.value),
-            Kind::Exit | Kind::Event => {}
+            Kind::Exit => self.counts.exits += 1,
+            Kind::Event => {}
         }
         self.time = record.time;
         self.last_at = self.length();
@@ -279,6 +283,7 @@ impl Block {
         self.beside.extend_from_slice(&other.beside);
         let (counts, more) = (&mut self.counts, other.counts);
         counts.entries += more.entries;
+        counts.exits += more.exits;
         counts.lost = counts.lost.saturating_add(more.lost);
         counts.reordered += more.reordered;
         counts.unknown += more.unknown;

@@ -71,11 +71,11 @@ pub enum ExportError {
     Stands(PathBuf),
     /// Events could not be written. They are counted, and the count is written as lost records
     /// once there is room again.
-    #[error("cannot write {}: {source}; {dropped} events are missing from the trace", .path.display())]
+    #[error("cannot write {}: {source}; {dropped} records are missing from the trace", .path.display())]
     Dropped {
         /// The data file.
         path: PathBuf,
-        /// Events that are missing so far.
+        /// Records that are missing so far.
         dropped: u64,
         /// Why it failed.
         source: io::Error,
@@ -83,7 +83,7 @@ pub enum ExportError {
 }
 
 impl ExportError {
-    /// The same error, where so many events are missing because of it.
+    /// The same error, where so many records are missing because of it.
     #[must_use]
     pub fn with_dropped(self, dropped: u64) -> Self {
         match self {

@@ -93,14 +93,33 @@ impl<S: Storage> Storage for Budgeted<S> {
 pub struct LaneTotals {
     /// Entries that are in the file.
     pub entries: u64,
+    /// Ends of calls that are in it as records of their own.
+    pub exits: u64,
     /// Records lost in the ring, as reported by the reader.
     pub lost: u64,
-    /// Events that could not be written to disk.
+    /// Calls that could not be written to disk.
     pub dropped: u64,
+    /// Records that could not: of a call of a thread its end is another one.
+    pub dropped_records: u64,
     /// Events whose time was before that of the one before, written with that one's time.
     pub reordered: u64,
     /// Events of a function that the image does not have.
     pub unknown: u64,
+}
+
+impl LaneTotals {
+    /// These, and those of another one.
+    pub fn with(self, other: Self) -> Self {
+        Self {
+            entries: self.entries + other.entries,
+            exits: self.exits + other.exits,
+            lost: self.lost.saturating_add(other.lost),
+            dropped: self.dropped + other.dropped,
+            dropped_records: self.dropped_records + other.dropped_records,
+            reordered: self.reordered + other.reordered,
+            unknown: self.unknown + other.unknown,
+        }
+    }
 }
 
 /// An event that is in the file, which can give its place.
@@ -125,7 +144,7 @@ pub(super) struct Lane<S> {
     /// A part of something may follow that, and could not be cut off yet.
     is_torn: bool,
     last: Option<Last>,
-    /// Events dropped, and lost ones whose record was, that no record tells of yet.
+    /// Records dropped, and lost ones whose record was, that no record tells of yet.
     unsaid: u64,
     /// What stood beside the first of them.
     unsaid_beside: Option<[u8; BESIDE]>,
@@ -220,7 +239,7 @@ impl<S: Storage> Lane<S> {
         self.say_unsaid();
         self.write().map_err(|source| {
             self.drop_waiting();
-            let (path, dropped) = (self.path.clone(), self.totals.dropped);
+            let (path, dropped) = (self.path.clone(), self.totals.dropped_records);
             ExportError::Dropped {
                 path,
                 dropped,
@@ -247,10 +266,16 @@ impl<S: Storage> Lane<S> {
             Kind::Entry => {
                 self.totals.entries = self.totals.entries.saturating_sub(1);
                 self.totals.dropped += 1;
+                self.totals.dropped_records += 1;
+                1
+            }
+            Kind::Exit => {
+                self.totals.exits = self.totals.exits.saturating_sub(1);
+                self.totals.dropped_records += 1;
                 1
             }
             Kind::Lost => last.record.value,
-            Kind::Exit | Kind::Event => 0,
+            Kind::Event => 0,
         };
         (self.written, self.last) = (last.start, None);
         self.unsaid = self.unsaid.saturating_add(said);
@@ -285,7 +310,9 @@ impl<S: Storage> Lane<S> {
         }
         self.last = self.last_of_waiting();
         self.written = self.written.after(self.waiting.length());
-        self.totals.entries += self.settle().entries;
+        let counts = self.settle();
+        self.totals.entries += counts.entries;
+        self.totals.exits += counts.exits;
         (self.unsaid, self.unsaid_beside) = (0, None);
         self.waiting.clear();
         Ok(())
@@ -316,11 +343,18 @@ impl<S: Storage> Lane<S> {
 
     /// What waits cannot be written.
     pub fn drop_waiting(&mut self) {
-        let Counts { entries, lost, .. } = self.settle();
+        let Counts {
+            entries,
+            exits,
+            lost,
+            ..
+        } = self.settle();
+        let records = entries.saturating_add(exits);
         let beside = || self.waiting.beside.first_chunk().copied();
         self.unsaid_beside = self.unsaid_beside.or_else(beside);
         self.totals.dropped += entries;
-        self.unsaid = self.unsaid.saturating_add(entries).saturating_add(lost);
+        self.totals.dropped_records += records;
+        self.unsaid = self.unsaid.saturating_add(records).saturating_add(lost);
         self.waiting.clear();
     }
 

@@ -50,7 +50,7 @@ pub use self::directory::{check_new, is_gone};
 pub use self::entries::Entries;
 pub use self::error::ExportError;
 pub use self::init_calls::InitCallList;
-use self::lane::{Budgeted, Lane};
+use self::lane::{Budgeted, Lane, LaneTotals};
 pub use self::late::{LateModule, LateModules, WaitingModules};
 use self::layout::{Extent, FIRST_TID, MAP_FILE, NAMES_FILE, SIDE_FILE, Text};
 pub(crate) use self::lock::DirectoryLock;
@@ -160,6 +160,11 @@ impl UftraceWriter {
         };
         writer.write_side()?;
         Ok(writer)
+    }
+
+    /// What is missing of the trace that this one is put together from, if it is known.
+    pub fn note_cut(&mut self, cut: Option<String>) {
+        self.side.cut = cut;
     }
 
     /// A thread of a graph trace has this name.
@@ -441,13 +446,18 @@ impl UftraceWriter {
             .chain(self.threads.iter().flat_map(Tracks::seen))
     }
 
-    /// Events that could not be written so far.
+    /// What all its files have come to so far.
+    fn sums(&self) -> LaneTotals {
+        let threads = self.threads.as_ref();
+        let threads = threads.map_or_else(LaneTotals::default, |all| all.lanes.totals());
+        let lanes = self.lanes.iter().map(|lane| lane.totals);
+        lanes.fold(threads, LaneTotals::with)
+    }
+
+    /// Records of calls that could not be written so far: two of a call of a graph, if neither could be.
     #[must_use]
     pub fn dropped(&self) -> u64 {
-        let lanes = self.lanes.iter().map(|lane| lane.totals.dropped);
-        let threads = self.threads.as_ref();
-        let threads = threads.map_or(0, |threads| threads.lanes.dropped());
-        lanes.fold(threads, u64::saturating_add)
+        self.sums().dropped_records
     }
 
     /// Writes the rest and the totals.
@@ -472,7 +482,7 @@ impl UftraceWriter {
         self.side.totals = self.totals().collect();
         self.side.events = self.events.totals();
         if let Some(threads) = &self.threads {
-            self.side.dropped = threads.lanes.dropped();
+            self.side.dropped = threads.lanes.totals().dropped;
         }
         self.side.finished = flushed.is_ok() && !self.is_cut;
         let (comments, span) = match self.write_comments() {

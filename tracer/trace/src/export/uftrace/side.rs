@@ -227,6 +227,7 @@ impl VcpuTotals {
             dropped,
             reordered,
             unknown,
+            ..
         } = lane;
         Self {
             vcpu,
@@ -247,6 +248,9 @@ pub struct SideFile {
     pub version: u32,
     /// Whether the trace was ended in order. A trace without that is whole up to its last record.
     pub finished: bool,
+    /// Why the trace that this one was put together from was not whole, where more is known of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut: Option<String>,
     /// What is added to a 48-bit address above the middle of the address space.
     pub high_bits: String,
     /// What was traced, and how.
@@ -307,6 +311,7 @@ impl SideFile {
         Self {
             version: VERSION,
             finished: false,
+            cut: None,
             high_bits,
             metadata,
             strays: 0,

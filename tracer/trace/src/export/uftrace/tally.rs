@@ -11,6 +11,8 @@ pub struct Tally {
     pub functions: u64,
     /// Events of the guest's own.
     pub events: u64,
+    /// Records that are in it: of a call its entry and, in a graph, its end; events.
+    pub records: u64,
     /// Records that are known to be missing.
     pub lost: u64,
     /// What did not fit, or may be wrong.
@@ -29,20 +31,22 @@ impl UftraceWriter {
         let sum = |of: fn(&super::VcpuTotals) -> u64| {
             side.totals.iter().map(of).fold(0, u64::saturating_add)
         };
-        let lost = sum(|totals| totals.lost.saturating_add(totals.dropped));
+        let sums = self.sums();
+        let lost = sum(|totals| totals.lost);
+        let events = side.events.events.values().copied();
+        let events = events.fold(0, u64::saturating_add);
         let anomalies = side.anomalies.iter().map(|note| note.count);
         let anomalies = anomalies.chain(side.doubts.iter().map(|note| note.count));
         Tally {
             calls: sum(|totals| totals.entries).saturating_sub(side.dropped),
             functions: self.called().count(),
-            events: side
-                .events
-                .events
-                .values()
-                .copied()
-                .fold(0, u64::saturating_add),
+            events,
+            records: sums
+                .entries
+                .saturating_add(sums.exits)
+                .saturating_add(events),
             lost: lost
-                .saturating_add(side.dropped)
+                .saturating_add(sums.dropped_records)
                 .saturating_add(side.events.lost),
             anomalies: anomalies.fold(0, u64::saturating_add),
             waits: side.waits.count,

@@ -18,7 +18,7 @@ use super::called::Called;
 use super::directory::{append, replace};
 use super::entries::Entries;
 use super::error::ExportError;
-use super::lane::{Budgeted, Lane, Storage};
+use super::lane::{Budgeted, Lane, LaneTotals, Storage};
 use super::layout::{self, NAMES_FILE};
 use super::lists::{Listed, Lists, cut};
 use super::record::{Kind, MAX_DEPTH, MAX_VALUE, Record};
@@ -476,10 +476,12 @@ impl ThreadLanes {
         lanes.for_each(|thread| thread.lane.say_in_place());
     }
 
-    /// Calls that could not be written.
-    pub fn dropped(&self) -> u64 {
+    /// What all of them have come to.
+    pub fn totals(&self) -> LaneTotals {
         let lanes = self.lanes.iter().flatten();
-        lanes.map(|thread| thread.lane.totals.dropped).sum()
+        lanes.fold(LaneTotals::default(), |sum, thread| {
+            sum.with(thread.lane.totals)
+        })
     }
 }
 

@@ -89,6 +89,71 @@ fn a_file_that_is_damaged_anywhere_is_read_to_there() {
     }
 }
 
+/// A run that is killed leaves the beginning of a block at most: what is not whole elsewhere was changed since.
+#[test]
+fn what_is_missing_is_said_in_reports_and_damage_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    let kept = small().compact(&store);
+    let read = TraceDirectory::open(&store).unwrap().records;
+    assert_eq!(read, Some(kept.records), "as the run counts them");
+    let whole = fs::read(store.join(STORE_FILE)).unwrap();
+    let borders = borders(&whole);
+    let middle = borders[borders.len() / 2] + 20;
+    let read = |bytes: &[u8]| {
+        fs::write(store.join(STORE_FILE), bytes).unwrap();
+        let view = report::View {
+            format: report::Format::Overview,
+            notation: report::Notation::Json,
+            ..report::View::default()
+        };
+        let mut out = Vec::new();
+        let printed = report::print(&store, &view, &mut out).unwrap();
+        let said: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        let mut text = Vec::new();
+        report::print(&store, &report::Format::Overview.into(), &mut text).unwrap();
+        (printed, said, String::from_utf8(text).unwrap())
+    };
+    let (printed, said, text) = read(&whole);
+    assert_eq!((printed.missing, said.get("incomplete")), (None, None));
+    assert!(!text.contains("of what is there"), "{text}");
+
+    let (printed, said, text) = read(&whole[..middle]);
+    assert_eq!(printed.missing, None);
+    let incomplete = said["incomplete"].as_str().unwrap().to_owned();
+    assert!(
+        incomplete.contains("in the middle of a block"),
+        "{incomplete}"
+    );
+    assert!(
+        said["remarks"]
+            .as_array()
+            .unwrap()
+            .contains(&said["incomplete"])
+    );
+    assert_eq!(printed.notes, [&*incomplete]);
+    assert!(text.contains(&format!("\n# {incomplete}\n")), "{text}");
+    assert!(text.contains(" %), of what is there\n"), "{text}");
+    // Who exports it to a uftrace directory has it said there as well.
+    let to = folder.path().join("to");
+    convert(&store, &to, false, &Watch::default()).unwrap();
+    let exported = TraceDirectory::open(&to).unwrap();
+    assert_eq!(exported.remark, Some(incomplete));
+    let mut json = Vec::new();
+    let mut calls = Calls::open(&exported, &Excerpt::default()).unwrap();
+    crate::convert::chrome(&exported, &mut calls, |_| (), &mut json).unwrap();
+    let json = String::from_utf8(json).unwrap();
+    assert!(json.contains("the trace was not ended in order"), "{json}");
+
+    let mut bytes = whole;
+    bytes[middle] ^= 1;
+    let (printed, said, text) = read(&bytes);
+    let damage = printed.missing.unwrap().to_string();
+    assert!(damage.contains("is damaged"), "{damage}");
+    assert_eq!(said["incomplete"], damage.as_str());
+    assert!(text.contains(&format!("\n# {damage}\n")), "{text}");
+}
+
 #[test]
 fn another_version_is_named_and_what_to_do() {
     let folder = tempfile::tempdir().unwrap();

@@ -269,7 +269,7 @@ fn what_describes_the_trace_is_written_again_where_records_give_their_place() {
     let kept = full.file.kept();
     assert_eq!((kept.records, kept.lost), (5, 79));
     let error = full.file.take_error().unwrap().to_string();
-    assert!(error.contains("76 events are missing"), "{error}");
+    assert!(error.contains("76 records are missing"), "{error}");
 }
 
 /// A loss that is said has no room for another one.
@@ -417,7 +417,7 @@ fn what_the_host_told_and_the_disk_did_not_take_is_lost_as_events() {
     *writer.file() = good;
     halves[1].write(&mut writer);
     let error = writer.finish(&[]).unwrap_err().to_string();
-    assert!(error.contains("2 events are missing"), "{error}");
+    assert!(error.contains("2 records are missing"), "{error}");
     let replayed = convert(&store, &to, false, &Watch::default()).unwrap();
     let side: serde_json::Value =
         serde_json::from_slice(&fs::read(to.join("exotrace.json")).unwrap()).unwrap();

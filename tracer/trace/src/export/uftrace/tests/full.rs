@@ -59,7 +59,7 @@ fn a_full_disk_loses_what_it_says_and_no_record_is_torn() {
         "{error}"
     );
     assert!(
-        error.to_string().contains("3 events are missing"),
+        error.to_string().contains("3 records are missing"),
         "{error}"
     );
     lane.block().entry(5, word);

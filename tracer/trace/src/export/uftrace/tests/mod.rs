@@ -405,7 +405,7 @@ fn a_thread_whose_files_are_full_says_the_loss_in_place() {
         duration: Some(1),
     };
     let cases = [
-        (exit, 2, 1 + 3),
+        (exit, 3, 2 + 3),
         (EventKind::Entry(FunctionId(0)), 3, 2 + 3),
         (EventKind::Lost(7), 2, 1 + 3 + 7),
     ];
