@@ -440,6 +440,9 @@ fn exports_say_what_they_could_not_read() {
         .max_by_key(|path| path.metadata().unwrap().len())
         .unwrap();
     let whole = std::fs::read(&data).unwrap();
+    let beside = data.with_extension("side");
+    let whole_beside = std::fs::read(&beside).unwrap();
+    std::fs::write(&beside, whole_beside.repeat(2)).unwrap();
     // The same once more: later records have earlier times. Then a part of one.
     std::fs::write(&data, [&whole[..], &whole, &whole[..7]].concat()).unwrap();
     for format in ["folded", "flamegraph", "chrome", "perfetto", "trace-dat"] {

@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn who_has_seen_enough_of_the_help_is_no_failure_and_a_full_disk_is_one_that_is_said() {
         let came_of = |kind: ErrorKind| super::printed(Err(kind.into()));
-        assert!(came_of(ErrorKind::BrokenPipe).is_ok());
+        came_of(ErrorKind::BrokenPipe).unwrap();
         let full = came_of(ErrorKind::StorageFull).unwrap_err();
         assert_eq!(full.status.code(), 106);
         assert!(

@@ -55,8 +55,7 @@ const WAITING: [&str; 8] = [
 ];
 
 /// Where none of [`STAGED`] was called.
-const NO_BOOT: &str = "the boot of a Linux is not in this trace: none of its first functions was called (start_kernel, ...); \
-                       --attach-at start_kernel records it";
+const NO_BOOT: &str = "no boot is in this trace: none of the functions was called that one begins with (start_kernel, ...)";
 
 /// Rows of each table when nobody says how many.
 const ROWS: usize = 20;

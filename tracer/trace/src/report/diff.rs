@@ -41,6 +41,31 @@ pub struct Comparison {
     pub watch: Watch,
 }
 
+impl Comparison {
+    /// Whether times can be compared; nothing can where what is asked for is not there.
+    fn check(&self, a: &Side, b: &Side) -> Result<bool, ReportError> {
+        let reason = a.has_no_durations().or_else(|| b.has_no_durations());
+        let has_times = reason.is_none();
+        let asks_for_times = self.conditions.iter().any(Condition::is_of_times);
+        if let Some(reason) = reason.filter(|_| asks_for_times) {
+            return Err(reason);
+        }
+        let names = a.all_names().chain(b.all_names());
+        self.rows.check("no function of either trace", names)?;
+        Ok(has_times)
+    }
+
+    /// The conditions that hold for these functions.
+    fn failed(&self, pairs: &[(&str, Row, Row)]) -> Vec<String> {
+        let mut failed = Vec::new();
+        for condition in &self.conditions {
+            let check = |(name, was, is): &(&str, Row, Row)| condition.check(name, was, is);
+            failed.extend(pairs.iter().filter_map(check));
+        }
+        failed
+    }
+}
+
 /// What came of it.
 #[derive(Debug)]
 pub struct Compared {
@@ -156,22 +181,9 @@ pub fn compare(
         Side::read(before, comparison)?,
         Side::read(after, comparison)?,
     );
-    let reason = a.has_no_durations().or_else(|| b.has_no_durations());
-    let has_times = reason.is_none();
-    let asks_for_times = comparison.conditions.iter().any(Condition::is_of_times);
-    if let Some(reason) = reason.filter(|_| asks_for_times) {
-        return Err(reason);
-    }
-    let names = a.all_names().chain(b.all_names());
-    comparison
-        .rows
-        .check("no function of either trace", names)?;
+    let has_times = comparison.check(&a, &b)?;
     let pairs = pairs(&a, &b, &comparison.rows);
-    let mut failed = Vec::new();
-    for condition in &comparison.conditions {
-        let check = |(name, was, is): &(&str, Row, Row)| condition.check(name, was, is);
-        failed.extend(pairs.iter().filter_map(check));
-    }
+    let failed = comparison.failed(&pairs);
     let mut table = table(pairs, has_times);
     let names = a.functions.keys().chain(b.functions.keys());
     let names: BTreeSet<&String> = names.collect();

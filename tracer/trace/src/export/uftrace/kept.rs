@@ -118,7 +118,7 @@ impl Store for UftraceWriter {
         self.side.until_ns = end.until_ns;
         let closed = self.close();
         match self.error.take().or(closed.err()) {
-            Some(error) => Err(error.with_dropped(self.dropped())),
+            Some(error) => Err(error.with_dropped(self.dropped_records())),
             None => Ok(self.tally()),
         }
     }
@@ -129,6 +129,6 @@ impl UftraceWriter {
     #[cold]
     fn note(&mut self, error: ExportError) {
         let first = self.error.take().unwrap_or(error);
-        self.error = Some(first.with_dropped(self.dropped()));
+        self.error = Some(first.with_dropped(self.dropped_records()));
     }
 }

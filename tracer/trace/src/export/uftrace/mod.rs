@@ -456,7 +456,7 @@ impl UftraceWriter {
 
     /// Records of calls that could not be written so far: two of a call of a graph, if neither could be.
     #[must_use]
-    pub fn dropped(&self) -> u64 {
+    pub fn dropped_records(&self) -> u64 {
         self.sums().dropped_records
     }
 

@@ -52,7 +52,11 @@ fn written(
         }
     }
     let closed = writer.close();
-    (outcome.and(closed), writer.dropped(), writer.tally())
+    (
+        outcome.and(closed),
+        writer.dropped_records(),
+        writer.tally(),
+    )
 }
 
 #[test]
@@ -158,7 +162,7 @@ fn threads_that_come_after_the_budget_is_spent_leave_nothing() {
     assert!(now <= files + 8, "{now} files");
     assert!(bytes <= described + 1000, "{bytes} bytes");
     assert!(refused >= 196, "{refused}");
-    assert_eq!(writer.dropped(), refused);
+    assert_eq!(writer.dropped_records(), refused);
 }
 
 /// Others share the budget.

@@ -393,7 +393,7 @@ fn a_thread_that_calls_nothing_any_more_says_what_it_has_lost_when_there_is_room
     assert_said();
     writer.close().unwrap();
     assert_said();
-    assert_eq!(writer.dropped(), 3);
+    assert_eq!(writer.dropped_records(), 3);
 }
 
 /// What the last records of a thread's file become when its files cannot grow any more.
@@ -430,7 +430,7 @@ fn a_thread_whose_files_are_full_says_the_loss_in_place() {
         let written = records(&directory.join("1000.dat"));
         assert_eq!(written.len(), 2, "{last:?}");
         assert_eq!(written[1], (11, Kind::Lost, said + 1), "{last:?}");
-        assert_eq!(writer.dropped(), dropped, "{last:?}");
+        assert_eq!(writer.dropped_records(), dropped, "{last:?}");
         assert_eq!(fs::read(directory.join("1000.side")).unwrap().len(), 4);
     }
 }
