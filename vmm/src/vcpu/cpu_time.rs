@@ -124,6 +124,9 @@ mod tests {
         }
         tell.send(()).unwrap();
         waiting.join().unwrap();
-        assert_eq!(time.nanoseconds(), 0, "it has ended");
+        // The system lets go of it after that.
+        while time.nanoseconds() != 0 {
+            std::thread::yield_now();
+        }
     }
 }
