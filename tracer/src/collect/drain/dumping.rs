@@ -79,9 +79,9 @@ impl Dumping<'_> {
     }
 
     /// Writes what the rings hold now to `output`, of what was recorded from a time on; nothing is taken out of them. They are copied
-    /// as they are: that takes as much memory as they hold, and no disk's time. Writing them does: recording goes on meanwhile, and nobody
-    /// else has the session's rings. Unless `is_live`, nothing is recorded meanwhile, so nothing is
-    /// written over before it is copied. What is lost by that is not known yet ([`Self::lost_since`]).
+    /// as they are: that takes as much memory as they hold, and no disk's time. Unless `is_live`, nothing is recorded meanwhile, so nothing is
+    /// written over before it is copied. Recording goes on while the copies are written, and whoever else wants the rings waits for that.
+    /// What is lost is not known yet ([`Self::lost_since`]).
     ///
     /// # Errors
     /// [`ExportError`] when not all could be written.
