@@ -8,7 +8,7 @@ use terms::quantity::{in_microseconds, in_seconds};
 use trace::export::uftrace::Fired;
 use trace::live::{Happening, LiveEvent, Tail, tail};
 use tracer::tracing::session::HaltAt;
-use tracer::tracing::{OneSession, Tracing, TracingError};
+use tracer::tracing::{Tracing, TracingError};
 
 use super::action::{act, numbered, run};
 use super::starter::Starter;
@@ -131,10 +131,9 @@ impl Armed {
         self.fired < self.trigger.times
     }
 
-    /// Does what is to be done for all that was recorded.
-    pub fn see_to_last(&mut self, guest: &impl Provider, tracing: &mut Tracing) {
-        let session = tracing.session(&self.session);
-        if matches!(session.and_then(OneSession::read_now), Ok(false)) {
+    /// Does what is to be done for all that was recorded, if it could be read.
+    pub fn see_to_last(&mut self, is_read: bool, guest: &impl Provider, tracing: &mut Tracing) {
+        if !is_read {
             log::warn!(
                 "trigger '{}': what session {} has recorded last is not written yet, and not all of it was looked at: its output takes long",
                 self.trigger,

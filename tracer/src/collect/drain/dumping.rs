@@ -80,7 +80,8 @@ impl Dumping<'_> {
 
     /// Writes what the rings hold now to `output`, of what was recorded from a time on; nothing is taken out of them. They are copied
     /// as they are: that takes as much memory as they hold, and no disk's time. Unless `is_live`, nothing is recorded meanwhile, so nothing is
-    /// written over before it is copied. What is lost by that is not known yet ([`Self::lost_since`]).
+    /// written over before it is copied. Recording goes on while the copies are written, and whoever else wants the rings waits for that.
+    /// What is lost is not known yet ([`Self::lost_since`]).
     ///
     /// # Errors
     /// [`ExportError`] when not all could be written.
@@ -195,6 +196,7 @@ mod tests {
     use super::*;
     use crate::collect::tests::{BEGUN, NOW, TICKING, TICKS, call_on, paged, reader_in};
     use crate::record::Format;
+    use trace::event::RecordKind;
 
     /// Once all events of all rings were there at the same time.
     #[test]
@@ -215,9 +217,12 @@ mod tests {
         let mut copied = CopiedRings::new(dumping.copy(&held), end_ns);
         let mut came = Vec::new();
         while let Some(batch) = copied.next(dumping.drain, 0) {
-            assert!(batch.looked_ns.is_some());
+            if batch.looked_ns.is_none() {
+                // That nothing was recorded before.
+                continue;
+            }
             let rows = batch.records.into_rows(Vec::new());
-            // What was lost before, and that nothing was recorded before that, comes beside it.
+            // What was lost before comes beside it.
             assert!(rows.len() as u64 <= PIECE + 2);
             came.push(batch.origin);
         }
@@ -227,5 +232,40 @@ mod tests {
             assert!(each.iter().all(|origin| two.contains(origin)), "{came:?}");
         }
         assert_eq!(copied.counted(), (2 * PARTS * PIECE, 200));
+    }
+
+    /// Hours of them once came before the first record.
+    #[test]
+    fn of_off_times_before_all_records_there_is_the_last_alone() {
+        for has_records in [true, false] {
+            TICKS.set(BEGUN);
+            let (guest, place, polled) = reader_in(Format::Calls, None, paged(TICKING), 2, 4096);
+            let gap = |until| {
+                TICKS.set(until - 100);
+                polled.lock().switch(false);
+                TICKS.set(until);
+                polled.lock().switch(true);
+            };
+            (1..=5).for_each(|one| gap(BEGUN + one * 1000));
+            if has_records {
+                call_on(1, &guest, &place, 0..1);
+            }
+            gap(NOW);
+            gap(NOW + 1000);
+            let mut drain = polled.lock();
+            let mut dumping = drain.dumping();
+            let held = dumping.hold();
+            dumping.drain.look();
+            let mut copied = CopiedRings::new(dumping.copy(&held), NOW + 2000);
+            let mut off = Vec::new();
+            while let Some(batch) = copied.next(dumping.drain, 0) {
+                let rows = batch.records.into_rows(Vec::new());
+                let rows = rows.iter().filter(|row| row.kind == RecordKind::Lost(0));
+                off.extend(rows.map(|row| (row.time_ns, batch.until_ns)));
+            }
+            let each = [BEGUN + 5000, NOW, NOW + 1000].map(|until| (until, until));
+            let expected = if has_records { &each[..] } else { &each[2..] };
+            assert_eq!(off, expected);
+        }
     }
 }

@@ -167,13 +167,26 @@ fn a_ring_is_seen_to_what_comes_after_its_gaps() {
 
 /// The calls of function 1 that a dump has, as [`calls`] has those of a trace.
 fn dumped(polled: &Polled, rings: u16) -> Vec<(u64, Option<u64>, Option<String>)> {
+    dumped_from(polled, rings, 0)
+}
+
+/// The same from a time on.
+fn dumped_from(
+    polled: &Polled,
+    rings: u16,
+    from_ns: u64,
+) -> Vec<(u64, Option<u64>, Option<String>)> {
     let (tail, listener) = tail(|| ());
     let stream = Stream::of_graph(rings, STACK, usize::MAX).unwrap();
     let mut output = Output::told(&Arc::new(nop_image(FUNCTIONS)), stream);
     let mut backlog = Backlog::default();
     backlog.news.listeners.push(listener);
     output.take(&mut backlog, &Alone);
-    let (dumped, _) = polled.lock().dumping().dump(output, false, 0).unwrap();
+    let (dumped, _) = polled
+        .lock()
+        .dumping()
+        .dump(output, false, from_ns)
+        .unwrap();
     assert!(dumped.records > 0);
     ended(&tail)
 }
@@ -242,6 +255,67 @@ fn a_gap_is_in_a_dump_also_where_the_ring_that_tells_of_it_went_on() {
     on_other(Step::Exit, NOW + 3000);
     let calls = dumped(&polled, 2);
     assert!(calls[0].2.is_some(), "{calls:?}");
+}
+
+/// A call of function 1 on this vCPU.
+fn call_of(guest: &MockGuest, place: &SessionMemory, vcpu: u16, (begun, ended): (u64, u64)) {
+    for (step, ticks) in [(Step::Entry, begun), (Step::Exit, ended)] {
+        let step = Some((step, SLOT));
+        assert!(guest.step(place, vcpu, FunctionId(1), ticks, step).unwrap());
+    }
+}
+
+/// Where one vCPU had done nothing since, all calls of the others were once uncertain up to the end.
+#[test]
+fn a_dump_from_a_time_on_is_certain_though_a_vcpu_was_idle_since() {
+    for busy in [0, 1] {
+        let (guest, place, polled) = unread(2);
+        let old = (NOW - 5000, NOW - 4500);
+        call_of(&guest, &place, 1 - busy, old);
+        call_of(&guest, &place, busy, old);
+        call_of(&guest, &place, busy, (NOW - 3000, NOW - 2000));
+        TICKS.set(NOW);
+        let calls = dumped_from(&polled, 2, NOW - 3500);
+        assert_eq!(calls, [(NOW - 3000, Some(1000), None)]);
+    }
+}
+
+#[test]
+fn what_is_lost_over_the_beginning_of_a_dump_leaves_nothing_certain() {
+    let (guest, place, polled) = unread(2);
+    other(&guest, &place);
+    reserve(&guest, &place);
+    call_of(&guest, &place, 1, (NOW - 3000, NOW - 2000));
+    TICKS.set(NOW);
+    let calls = dumped_from(&polled, 2, NOW - 3500);
+    assert!(calls[0].2.is_some(), "{calls:?}");
+}
+
+/// It once lasted until the next record of the ring that tells of it, or to the end, and from when a record was missing in front of it.
+#[test]
+fn a_gap_of_a_dump_ends_where_it_ended_whatever_its_ring_brings() {
+    for is_missing in [false, true] {
+        let (guest, place, polled) = unread(2);
+        other(&guest, &place);
+        if is_missing {
+            reserve(&guest, &place);
+        }
+        let on_other = |step: Step, ticks| {
+            let step = Some((step, SLOT));
+            assert!(guest.step(&place, 1, FunctionId(1), ticks, step).unwrap());
+        };
+        on_other(Step::Entry, NOW - 3000);
+        gap(&polled, NOW);
+        on_other(Step::Exit, NOW + 3);
+        call_of(&guest, &place, 1, (NOW + 7, NOW + 11));
+        gap(&polled, NOW + 500);
+        call_of(&guest, &place, 1, (NOW + 507, NOW + 512));
+        TICKS.set(NOW + 1000);
+        let calls = dumped(&polled, 2);
+        assert!(calls[0].2.is_some(), "{calls:?}");
+        let certain = [(NOW + 7, Some(4), None), (NOW + 507, Some(5), None)];
+        assert_eq!(calls[1..], certain);
+    }
 }
 
 /// What is open at the end has lasted as long: until recording ended, however long the rings were read after that.

@@ -113,10 +113,10 @@ impl TraceSession {
             return Err(self.no_records());
         };
         let metadata = self.metadata(shared, found);
-        // Each ring comes as a whole.
         let directory = wanted.directory;
+        // Nothing is late in a copy: what waits there for other rings waits however much it is.
         let output = self.create_output(directory, false, metadata, usize::MAX, shared)?;
-        // In one: who waits for the rings in between has the time go on.
+        // In one: who waits for the rings in between has the time go on. It is held until the dump is written.
         let mut rings = drain.lock();
         let from_ns = wanted.begin.time_ns(rings.time().now_ns());
         let (mut dumped, held) = rings.dumping().dump(output, wanted.is_live, from_ns)?;
