@@ -297,7 +297,7 @@ pub fn print(directory: &Path, view: &View, out: impl Write) -> Result<Printed, 
 /// The same of one that is open.
 ///
 /// # Errors
-/// As of [`print`].
+/// As of [`print()`].
 pub fn print_of(
     trace: &TraceDirectory,
     view: &View,
