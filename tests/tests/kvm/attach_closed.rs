@@ -1,64 +1,21 @@
 //! A VMM that closes a vCPU while somebody is attached to its guest, and opens something else by the same number.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde_json::json;
 use tempfile::TempDir;
 use tests::Guest;
 
-/// `attach_closed.py`.
-struct Closing {
-    vmm: Child,
-    said: BufReader<ChildStdout>,
-    folder: TempDir,
-}
-
-impl Closing {
-    fn start() -> Self {
-        let folder = TempDir::new().unwrap();
-        let mut vmm = Command::new("python3")
-            .args(["-c", include_str!("attach_closed.py")])
-            .arg(folder.path().join("kernel.elf"))
-            .arg(folder.path().join("another"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let said = BufReader::new(vmm.stdout.take().unwrap());
-        let mut started = Self { vmm, said, folder };
-        assert_eq!(started.says(), "spins");
-        started
-    }
-
-    fn says(&mut self) -> String {
-        let mut line = String::new();
-        self.said.read_line(&mut line).unwrap();
-        line.trim_end().to_owned()
-    }
-
-    /// What it says to this line.
-    fn told(&mut self, line: &str) -> String {
-        writeln!(self.vmm.stdin.as_ref().unwrap(), "{line}").unwrap();
-        self.says()
-    }
-}
-
-impl Drop for Closing {
-    fn drop(&mut self) {
-        let _ = self.vmm.kill();
-        let _ = self.vmm.wait();
-    }
-}
+use crate::scripted::Scripted;
 
 /// What had its number by then was once asked for registers, and no pause came to pass any more: neither could anything be changed, nor
 /// the guest be let go.
 #[test]
 fn a_vcpu_that_its_vmm_closes_is_over_and_what_has_its_number_is_left_alone() {
-    let mut closing = Closing::start();
-    let kernel = closing.folder.path().join("kernel.elf");
-    let mut attached = Guest::attached(closing.vmm.id(), Some(&kernel)).start();
+    let folder = TempDir::new().unwrap();
+    let [kernel, another] = ["kernel.elf", "another"].map(|name| folder.path().join(name));
+    let mut closing = Scripted::start(include_str!("attach_closed.py"), &[&kernel, &another]);
+    let mut attached = Guest::attached(closing.pid(), Some(&kernel)).start();
     let mut client = attached.client();
     let text = client.digest();
     let wanted = json!({"filter": ["work"]});
@@ -81,7 +38,7 @@ fn a_vcpu_that_its_vmm_closes_is_over_and_what_has_its_number_is_left_alone() {
     let said = ended.good().stderr.clone();
     assert!(said.contains("the VMM has closed vCPU 1"), "{said}");
     assert!(!said.contains("tracing memory is left"), "{said}");
-    let maps = fs::read_to_string(format!("/proc/{}/maps", closing.vmm.id())).unwrap();
+    let maps = fs::read_to_string(format!("/proc/{}/maps", closing.pid())).unwrap();
     assert!(!maps.contains("exotrace"), "{maps}");
     assert_eq!(closing.told(""), "goes on, another file");
 }

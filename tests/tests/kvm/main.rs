@@ -63,6 +63,7 @@ mod privileges;
 mod probes;
 mod returns;
 mod screen;
+mod scripted;
 mod seccomp;
 mod sessions;
 mod slices;

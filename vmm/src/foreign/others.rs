@@ -198,7 +198,7 @@ fn may_matter([number, _, request]: [u64; 3]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
+    use std::process::{Child, Command, Stdio};
     use std::time::Duration;
 
     use super::*;
@@ -214,21 +214,27 @@ mod tests {
         assert!(!may_matter(other(libc::SYS_fsync)));
     }
 
+    /// A process that has begun, as it says.
+    fn begun(script: &str) -> Child {
+        let mut vmm = Command::new("python3")
+            .args(["-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = [0; 6];
+        let stdout = vmm.stdout.as_mut().unwrap();
+        std::io::Read::read_exact(stdout, &mut said).unwrap();
+        vmm
+    }
+
     /// A thread that was not held could change a slot between the question and the naming.
     #[test]
     fn all_threads_stand_that_are_not_parked_and_go_on_after_that() {
         const SCRIPT: &str = "import threading, time, sys\n\
             for _ in range(3): threading.Thread(target=time.sleep, args=[1000], daemon=True).start()\n\
             print('begun', flush=True)\nsys.stdin.readline()";
-        let mut vmm = Command::new("python3")
-            .args(["-c", SCRIPT])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut begun = [0; 6];
-        let said = vmm.stdout.as_mut().unwrap();
-        std::io::Read::read_exact(said, &mut begun).unwrap();
+        let mut vmm = begun(SCRIPT);
         let pid = vmm.id().cast_signed();
         let process = Process::open(pid).unwrap();
         let mut held = Together::from(Vec::new());
@@ -259,15 +265,7 @@ mod tests {
         const SCRIPT: &str = "import ctypes, threading, sys\n\
             threading.Thread(target=sys.stdin.readline).start()\n\
             print('begun', flush=True)\nctypes.CDLL(None).pthread_exit(None)";
-        let mut vmm = Command::new("python3")
-            .args(["-c", SCRIPT])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut begun = [0; 6];
-        let said = vmm.stdout.as_mut().unwrap();
-        std::io::Read::read_exact(said, &mut begun).unwrap();
+        let mut vmm = begun(SCRIPT);
         let pid = vmm.id();
         let stat = format!("/proc/{pid}/task/{pid}/stat");
         while !std::fs::read_to_string(&stat).unwrap().contains(") Z ") {
