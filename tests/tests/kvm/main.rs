@@ -16,6 +16,7 @@ mod attach_filtered;
 mod attach_killed;
 mod attach_logged;
 mod attach_memory;
+mod attach_refused;
 mod attach_reset;
 mod attach_together;
 mod bad_input;
