@@ -16,6 +16,7 @@ use nix::sys::ptrace::{self, Options};
 use nix::unistd::Pid;
 
 use super::error::ForeignError;
+use super::process::is_zombie;
 use super::ptrace::{On, SYSTEM_CALL, Seen, go_on, look};
 use super::standing::Standing;
 use super::way_back::WayBack;
@@ -25,6 +26,8 @@ const REST: Duration = Duration::from_micros(500);
 /// For so long threads are waited for that are to be let go and do not stand yet, all of them together, before they are left for
 /// later: what they were held with has gone on by then, but other guests of whoever waits may stand.
 const LET_GO: Duration = Duration::from_millis(50);
+/// A thread that has not been seen to stop for so long is asked whether it has ended: a pause takes less.
+const UNSEEN: Duration = Duration::from_millis(5);
 /// Between two looks at threads that have still to be let go.
 pub const LOOK: Duration = Duration::from_millis(20);
 
@@ -38,8 +41,13 @@ thread_local! {
 #[derive(Debug)]
 pub struct HeldThread {
     thread: Pid,
-    /// It has ended, or was let go.
+    /// Its end was seen, or it was let go: there is nothing to be done with it any more.
     is_gone: bool,
+    /// It has ended. While it is the first of its process and others of it are left, that is told to nobody who waits for it; it is to be
+    /// let go as if it were late.
+    has_ended: bool,
+    /// When it was taken.
+    since: Instant,
     /// Its system calls are not filtered meanwhile, if they are at all.
     is_unfiltered: bool,
     /// What it was seen to stop at, until it goes on.
@@ -111,6 +119,8 @@ impl HeldThread {
         Ok(Self {
             thread: pid,
             is_gone: false,
+            has_ended: false,
+            since: Instant::now(),
             is_unfiltered: unfiltered,
             at: Cell::new(None),
             _here: PhantomData,
@@ -127,8 +137,8 @@ impl HeldThread {
 
     /// Whether it was seen to end.
     #[must_use]
-    pub const fn is_gone(&self) -> bool {
-        self.is_gone
+    pub const fn has_ended(&self) -> bool {
+        self.is_gone || self.has_ended
     }
 
     /// Its number.
@@ -170,8 +180,19 @@ impl HeldThread {
     /// [`ForeignError::Ended`], [`ForeignError::Ptrace`].
     pub fn poll(&mut self) -> Result<Option<Stop>, ForeignError> {
         let thread = self.number();
-        let seen = look(thread).map_err(|source| gone_or(thread, "waiting for it", source))?;
-        match seen {
+        let stop = self.seen()?;
+        // Whoever waited for it would wait for others of its process, which may wait for us.
+        if stop.is_none() && self.since.elapsed() >= UNSEEN && is_zombie(thread) {
+            self.has_ended = true;
+            return Err(ForeignError::Ended { thread });
+        }
+        Ok(stop)
+    }
+
+    /// The same, as who waits for it is told.
+    fn seen(&mut self) -> Result<Option<Stop>, ForeignError> {
+        let thread = self.number();
+        match look(thread).map_err(refused(thread, "waiting for it"))? {
             Seen::Nothing => Ok(None),
             Seen::Stopped(status) => {
                 let stop = Stop::of(status);
@@ -189,7 +210,7 @@ impl HeldThread {
     fn has_been_let_go(&mut self) -> bool {
         let stop = match self.at.get() {
             Some(stop) => Ok(Some(stop)),
-            None => self.poll(),
+            None => self.seen(),
         };
         let (signal, is_seen) = match stop {
             Ok(None) => return false,
@@ -202,7 +223,7 @@ impl HeldThread {
             // It was killed where it stood. Its process ends when who holds it has seen its end.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) && is_seen => {
                 self.at.set(None);
-                return self.poll().is_err();
+                return self.seen().is_err();
             }
             Err(error) if error.raw_os_error() != Some(libc::ESRCH) => {
                 log::error!("thread {} of the VMM is not let go: {error}", self.thread);
@@ -239,7 +260,7 @@ impl HeldThread {
     /// [`ForeignError::Ptrace`].
     pub fn to_system_call(&self, from: Stop) -> Result<(), ForeignError> {
         let resumed = self.go_on(On::ToSystemCall, from.signal());
-        resumed.map_err(|source| gone_or(self.number(), "resuming it", source))
+        resumed.map_err(refused(self.number(), "resuming it"))
     }
 
     /// Lets it run out of this stop until it stops where it was asked to. A signal that it stopped for it gets.
@@ -248,7 +269,7 @@ impl HeldThread {
     /// [`ForeignError::Ptrace`].
     pub fn resume(&self, from: Stop) -> Result<(), ForeignError> {
         let resumed = self.go_on(On::Freely, from.signal());
-        resumed.map_err(|source| gone_or(self.number(), "resuming it", source))
+        resumed.map_err(refused(self.number(), "resuming it"))
     }
 
     /// Has it leave the stop that it is in for one in which our death does no harm; [`Self::poll`] tells when it is there.
@@ -283,7 +304,7 @@ impl HeldThread {
         let before = self.registers()?;
         let mask = self.signal_mask()?;
         let extended = super::ptrace::extended_registers(self.number())
-            .map_err(refused_io(self.number(), "reading its extended registers"))?;
+            .map_err(refused(self.number(), "reading its extended registers"))?;
         let at = below.wrapping_sub(WayBack::room(&extended)) & !63;
         let stack = way.stack(at, &before, mask, &extended);
         super::remote::write(self.number(), at, &stack)?;
@@ -346,13 +367,13 @@ impl HeldThread {
     fn signal_mask(&self) -> Result<u64, ForeignError> {
         let mut mask = 0;
         super::ptrace::signal_mask(self.number(), &mut mask)
-            .map_err(refused_io(self.number(), "reading its signal mask"))?;
+            .map_err(refused(self.number(), "reading its signal mask"))?;
         Ok(mask)
     }
 
     fn set_signal_mask(&self, mask: u64) -> Result<(), ForeignError> {
         super::ptrace::set_signal_mask(self.number(), mask)
-            .map_err(refused_io(self.number(), "setting its signal mask"))
+            .map_err(refused(self.number(), "setting its signal mask"))
     }
 }
 
@@ -369,9 +390,10 @@ impl Rest {
         Self { deadline }
     }
 
-    /// Leaves the CPU to others for a moment. False when it is too late.
+    /// Leaves the CPU to others for a moment, and lets those go that were to be let go before. False when it is too late.
     pub fn a_moment(&self) -> bool {
         let is_time = Instant::now() < self.deadline;
+        let_late_go();
         super::ptrace::wait_for_stop(REST);
         is_time
     }
@@ -461,11 +483,11 @@ pub trait Stands {
 
 impl Stands for HeldThread {
     fn stands(&mut self) -> bool {
-        if self.at.get().is_none() && !self.is_gone {
+        if self.at.get().is_none() && !self.has_ended() {
             // What went wrong is met again when it is let go.
             let _ = self.poll();
         }
-        self.at.get().is_some() || self.is_gone
+        self.at.get().is_some() || self.has_ended()
     }
 }
 
@@ -513,25 +535,18 @@ impl<T: Stands> Drop for Together<T> {
     }
 }
 
-fn refused(thread: i32, what: &'static str) -> impl Fn(nix::errno::Errno) -> ForeignError {
-    move |errno| match errno {
-        nix::errno::Errno::ESRCH => ForeignError::Ended { thread },
-        errno => refused_io(thread, what)(errno.into()),
-    }
-}
-
-fn gone_or(thread: i32, what: &'static str, source: io::Error) -> ForeignError {
-    match source.raw_os_error() {
-        Some(libc::ESRCH) => ForeignError::Ended { thread },
-        _ => refused_io(thread, what)(source),
-    }
-}
-
-fn refused_io(thread: i32, what: &'static str) -> impl Fn(io::Error) -> ForeignError {
-    move |source| ForeignError::Ptrace {
-        thread,
-        what,
-        source,
+/// What a request was refused for. One that has been killed meanwhile is not there for any.
+fn refused<E: Into<io::Error>>(thread: i32, what: &'static str) -> impl Fn(E) -> ForeignError {
+    move |error| {
+        let source = error.into();
+        match source.raw_os_error() {
+            Some(libc::ESRCH) => ForeignError::Ended { thread },
+            _ => ForeignError::Ptrace {
+                thread,
+                what,
+                source,
+            },
+        }
     }
 }
 
@@ -675,9 +690,8 @@ mod tests {
         assert!(!std::path::Path::new(&format!("/proc/{}", child.child.id())).exists());
     }
 
-    /// The end of the first of its threads is not told before the others have been let go.
-    #[test]
-    fn who_is_killed_with_all_its_threads_held_ends() {
+    /// A process of two threads, and these, the first one first.
+    fn with_a_second_thread() -> (Child, [i32; 2]) {
         const SCRIPT: &str = "import threading, time\n\
             threading.Thread(target=time.sleep, args=[1000], daemon=True).start()\n\
             print('begun', flush=True)\ntime.sleep(1000)";
@@ -689,14 +703,16 @@ mod tests {
         let mut said = BufReader::new(vmm.stdout.take().unwrap());
         said.read_line(&mut String::new()).unwrap();
         let process = crate::foreign::process::Process::open(vmm.id().cast_signed()).unwrap();
-        let threads = process.threads().unwrap();
-        assert_eq!(threads.len(), 2);
-        let seized = threads
-            .iter()
-            .map(|one| HeldThread::seize(*one, false).unwrap());
-        let mut together = Together::from(seized.collect::<Vec<_>>());
+        let threads = process.threads().unwrap().try_into().unwrap();
+        (vmm, threads)
+    }
+
+    /// The end of the first of its threads is not told before the others have been let go.
+    #[test]
+    fn who_is_killed_with_all_its_threads_held_ends() {
+        let (mut vmm, threads) = with_a_second_thread();
+        let mut together = Together::from(threads.map(seized).into_iter().collect::<Vec<_>>());
         for thread in together.iter_mut() {
-            thread.interrupt().unwrap();
             thread.wait_stopped(Instant::now() + NEVER).unwrap();
         }
         vmm.kill().unwrap();
@@ -705,6 +721,32 @@ mod tests {
         // Who has made it is this process, which has seen it.
         assert!(!std::path::Path::new(&format!("/proc/{}", vmm.id())).exists());
         let _ = vmm.wait();
+    }
+
+    /// It is not told of the end of the first while it holds the second: it waited for it for as long as it would have for a stop.
+    #[test]
+    fn who_waits_for_the_first_of_a_process_that_was_killed_is_told_at_once() {
+        let (mut vmm, threads) = with_a_second_thread();
+        let [mut first, mut second] = threads.map(seized);
+        second.wait_stopped(Instant::now() + NEVER).unwrap();
+        vmm.kill().unwrap();
+        // It may stop before it is killed.
+        while first.wait_stopped(Instant::now() + NEVER).is_ok() {}
+        assert!(first.has_ended() && first.stands());
+        let is_ended =
+            |refused| matches!(refused, ForeignError::Ended { thread } if thread == threads[0]);
+        assert!(is_ended(first.signal_mask().unwrap_err()));
+        assert!(is_ended(first.registers().unwrap_err()));
+        drop([first, second]);
+        while let_late_go() {}
+        assert!(!std::path::Path::new(&format!("/proc/{}", vmm.id())).exists());
+        let _ = vmm.wait();
+    }
+
+    fn seized(thread: i32) -> HeldThread {
+        let seized = HeldThread::seize(thread, false).unwrap();
+        seized.interrupt().unwrap();
+        seized
     }
 
     /// It was once forgotten: the process ran on.

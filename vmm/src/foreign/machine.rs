@@ -403,15 +403,20 @@ impl Foreign {
 
     fn missed(&self, error: &ForeignError) -> StopError {
         log::debug!("{error}");
-        let ForeignError::Late { thread, .. } = error else {
-            let why = error.to_string();
-            return StopError::Refused { why };
+        let late = match error {
+            ForeignError::Late { thread, .. } => Some(*thread),
+            _ => None,
         };
         let mut vcpus = self.vcpus.all().into_iter();
-        let vcpu = vcpus.find(|vcpu| vcpu.thread() == Some(*thread));
-        StopError::Missed {
-            vcpu: vcpu.map_or(0, |vcpu| vcpu.number()),
-            deadline: PATIENCE,
+        // It may have to wait for a thread that executes none.
+        match vcpus.find(|vcpu| late.is_some() && vcpu.thread() == late) {
+            Some(vcpu) => StopError::Missed {
+                vcpu: vcpu.number(),
+                deadline: PATIENCE,
+            },
+            None => StopError::Refused {
+                why: error.to_string(),
+            },
         }
     }
 }

@@ -41,7 +41,7 @@ pub(super) fn hold_others(
             }
         }
         let there = seized.apart().into_iter();
-        held.extend(there.filter(|thread| !thread.is_gone()));
+        held.extend(there.filter(|thread| !thread.has_ended()));
     }
 }
 
@@ -144,7 +144,7 @@ impl<'p> Others<'p> {
                     Err(error) => return Err(error),
                 }
             }
-            self.held.retain(|thread| !thread.is_gone());
+            self.held.retain(|thread| !thread.has_ended());
         }
     }
 

@@ -204,9 +204,7 @@ impl Process {
     /// What the kernel says of a thread (`PF_...`); none when there is no such thread.
     fn flags(&self, thread: i32) -> Option<u64> {
         let stat = fs::read_to_string(self.path(&format!("task/{thread}/stat"))).ok()?;
-        // Its name, in parentheses, can hold anything.
-        let rest = stat.rsplit_once(") ")?.1;
-        rest.split(' ').nth(6)?.parse().ok()
+        after_name(&stat)?.split(' ').nth(6)?.parse().ok()
     }
 
     /// The system call that a thread is in: its number and first two arguments. None while it runs.
@@ -340,6 +338,17 @@ impl AsFd for Process {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
+}
+
+/// Whether a thread has ended, of whose end who waits for it may not know yet.
+pub(super) fn is_zombie(thread: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{thread}/stat"));
+    stat.is_ok_and(|stat| after_name(&stat).is_some_and(|rest| rest.starts_with('Z')))
+}
+
+/// What comes after the name of a thread in its `stat`: the name, in parentheses, can hold anything.
+fn after_name(stat: &str) -> Option<&str> {
+    Some(stat.rsplit_once(") ")?.1)
 }
 
 /// The signals that wait for the main thread, and those that wait for any (`/proc/PID/status`).

@@ -156,6 +156,8 @@ impl StoppedTarget for ForeignStopped<'_> {
                 );
                 Some(start)
             }
+            // Nothing stays in what has ended.
+            Err(_) if self.guest.process().is_ending() => None,
             Err(error) => {
                 log::warn!(
                     "whether the guest has got memory since it was attached to cannot be found out: {error}; \
