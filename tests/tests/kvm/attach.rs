@@ -426,6 +426,7 @@ fn a_vmm_that_is_stopped_stays_so() {
     assert_eq!(attached.ctl(&["shutdown"]).code, Some(0));
     let (ended, _) = attached.end();
     assert_eq!(ended.code, Some(0), "{ended}");
+    assert!(ended.stderr.contains("is stopped (SIGSTOP)"), "{ended}");
     let status = std::fs::read_to_string(format!("/proc/{}/status", other.pid())).unwrap();
     assert!(status.contains("State:\tT"), "{status}");
     send(&other, Signal::CONT);

@@ -28,6 +28,10 @@ fn what_is_no_guest_is_refused_in_one_line() {
     let said = vmm_says(&[&["attach", &own], &trace[..], &lossless].concat());
     let why = "--mode lossless: the vCPUs of another VMM";
     assert!(said.refused(100).contains(why), "{said}");
+    let folder = tempfile::tempdir().unwrap();
+    let output = ["--output", folder.path().to_str().unwrap()];
+    let said = vmm_says(&[&["attach", &own], &trace[..], &output].concat());
+    assert!(said.refused(100).contains("exists already"), "{said}");
 }
 
 /// Somebody else holds all threads of a process by ptrace, until this is dropped.
@@ -106,7 +110,6 @@ fn a_guest_without_a_kernel_that_is_known_is_refused_and_has_nothing_of_ours() {
     }
 }
 
-/// The file must be of the kernel that runs: another build of it is another kernel, and so is a kernel of somebody else.
 /// It was said that its memory was not found, and that the VMM was to be started otherwise.
 #[test]
 fn a_guest_that_its_own_vmm_has_traced_is_refused_with_who_traces_it() {
@@ -124,14 +127,19 @@ fn a_guest_that_its_own_vmm_has_traced_is_refused_with_who_traces_it() {
     let _ = other.end().0.good();
 }
 
+/// The file must be of the kernel that runs: another build of it is another kernel, and so is a kernel of somebody else.
 #[test]
 fn another_kernels_file_is_refused_and_nothing_of_ours_is_left() {
     let mut running = other();
     let (pid, before) = (running.pid().to_string(), left_in(&running));
     let text = digest(&mut running);
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("seen");
+    let output = ["--output", output.to_str().unwrap()];
     for kernel in [bare_guest(), foreign_kernel("prefix")] {
         let kernel = kernel.to_str().unwrap();
-        let said = vmm_says(&["attach", &pid, "--trace", "function", "--kernel", kernel]);
+        let attach = ["attach", &pid, "--trace", "function", "--kernel", kernel];
+        let said = vmm_says(&[&attach[..], &output].concat());
         assert_eq!(said.code, Some(105), "{said}");
         said.no_panic();
         assert!(
@@ -140,6 +148,8 @@ fn another_kernels_file_is_refused_and_nothing_of_ours_is_left() {
             "{said}"
         );
         assert_eq!(left_in(&running), before, "{said}");
+        // A trace that nobody has begun would be in the way of the next attempt.
+        assert_eq!(folder.path().read_dir().unwrap().count(), 0, "{said}");
     }
     assert_eq!(digest(&mut running), text);
 }

@@ -23,6 +23,7 @@ use crate::host::clock_page::check_cpu;
 use crate::host::kernel_events::KernelEvents;
 use crate::layout::MIB;
 use crate::loader::KernelFile;
+use crate::options::trigger::Trigger;
 use crate::outcome::Outcome;
 use crate::provider::Provider as _;
 use crate::run::{Places, Run};
@@ -31,6 +32,7 @@ use crate::triggers::{Starters, Triggers, check_room};
 use crate::verbs::attach::AttachOptions;
 use crate::watchdog::Watchdog;
 use terms::quantity::counted;
+use trace::export::uftrace::take_away;
 use tracer::Mode;
 use tracer::guest::Guest;
 use tracer::tracing::lossless::NotLossless;
@@ -108,6 +110,7 @@ fn check(options: &AttachOptions) -> Result<(), Failure> {
         return Err(Failure::bad_input(message));
     }
     options.traced.check_method()?;
+    options.traced.session.check_output()?;
     options.traced.session.check_dumps()?;
     check_room(0, options.traced.session.trigger.len())?;
     if options.follow {
@@ -175,6 +178,38 @@ fn begin(
     // Of a guest that is waited for, when it can be traced: nobody is to be heard and not served.
     let first = options.control.as_deref().filter(|_| kernel_number == 1);
     let mut control = first.map(listen).transpose()?;
+    let (guest, kernel) = find(options, (pid, kernel_number), file)?;
+    let name = kernel.name.clone();
+    let options_of = options.tracing(Guest::vcpus(&guest), kernel_number);
+    let output = options_of.session.output.clone();
+    let host = this_host();
+    let command = host.command_line.clone();
+    let tracing = Tracing::new(options_of, kernel, host)?;
+    let triggers = options.triggers(kernel_number);
+    let begun = || {
+        if control.is_none() {
+            control = options.control.as_deref().map(listen).transpose()?;
+        }
+        let places = Places {
+            outputs,
+            scratch: std::env::temp_dir(),
+        };
+        let run = run_of(guest, (tracing, name), &triggers, places)?;
+        begun(run, (signals, limit(end)?), control)
+    };
+    begun().inspect_err(|_| {
+        if let Some(Err(error)) = output.map(|output| take_away(&output, &command)) {
+            log::warn!("a trace without anything in it is left: {error}");
+        }
+    })
+}
+
+/// The guest, which is held for that, and the kernel that it runs.
+fn find(
+    options: &AttachOptions,
+    (pid, kernel_number): (i32, u32),
+    file: Option<&KernelFile>,
+) -> Result<(Foreign, Kernel), Failure> {
     if let Some(cpu) = options.traced.session.clock_cpu {
         check_cpu(cpu).map_err(Failure::bad_input)?;
     }
@@ -190,26 +225,37 @@ fn begin(
         counted(u64::from(Guest::vcpus(&guest)), "vCPU"),
         guest.ram_bytes() / MIB
     );
+    if guest.process().is_stopped() {
+        log::warn!(
+            "process {pid} is stopped (SIGSTOP): nothing of its guest is executed until it continues (SIGCONT)"
+        );
+    }
     guest.watch(&kernel.image);
     if let Some(source) = host {
         guest.tell_of_host(source);
     }
-    let name = kernel.name.clone();
-    let options_of = options.tracing(Guest::vcpus(&guest), kernel_number);
-    let mut tracing = Tracing::new(options_of, kernel, this_host())?;
-    if control.is_none() {
-        control = options.control.as_deref().map(listen).transpose()?;
-    }
-    let limit = limit(end)?;
+    Ok((guest, kernel))
+}
+
+/// A run of it, of which nothing has begun.
+fn run_of(
+    guest: Foreign,
+    (mut tracing, kernel): (Tracing, String),
+    triggers: &[Trigger],
+    places: Places,
+) -> Result<Run<Foreign>, Failure> {
     let bell = Bell::new().map_err(Failure::bad_input)?;
     let starters = Starters::of_one("commands")?;
-    let triggers = options.triggers(kernel_number);
-    let triggers = Triggers::begin(&triggers, (bell, starters), &mut tracing)?;
-    let places = Places {
-        outputs,
-        scratch: std::env::temp_dir(),
-    };
-    let mut run = Run::new(guest, tracing, name, triggers, places);
+    let triggers = Triggers::begin(triggers, (bell, starters), &mut tracing)?;
+    Ok(Run::new(guest, tracing, kernel, triggers, places))
+}
+
+/// Begins to trace.
+fn begun(
+    mut run: Run<Foreign>,
+    (signals, limit): (Signals, Option<Limit>),
+    control: Option<Server>,
+) -> Result<EventLoop<Foreign>, Failure> {
     let watch = Watch::start(run.watch_period()).map_err(Failure::bad_input)?;
     let watchdog = Watchdog::start().map_err(Failure::bad_input)?;
     // Last: what is changed in the guest from here on the end of the run gives back.

@@ -280,6 +280,12 @@ impl Process {
         is_killed || self.flags(main).is_none_or(|flags| flags & EXITING != 0)
     }
 
+    /// Whether somebody has stopped it (SIGSTOP, Ctrl-Z): none of its threads executes anything until it is to continue.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        state(self.pid) == Some('T')
+    }
+
     /// Whether a filter decides which system calls a thread may make.
     #[must_use]
     pub fn is_filtered(&self, thread: i32) -> bool {
@@ -342,8 +348,13 @@ impl AsFd for Process {
 
 /// Whether a thread has ended, of whose end who waits for it may not know yet.
 pub(super) fn is_zombie(thread: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{thread}/stat"));
-    stat.is_ok_and(|stat| after_name(&stat).is_some_and(|rest| rest.starts_with('Z')))
+    state(thread) == Some('Z')
+}
+
+/// What a thread does, by its letter in `stat`; none when there is no such thread.
+fn state(thread: i32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
+    after_name(&stat)?.chars().next()
 }
 
 /// What comes after the name of a thread in its `stat`: the name, in parentheses, can hold anything.

@@ -138,6 +138,18 @@ pub struct SessionOptions {
 }
 
 impl SessionOptions {
+    /// Whether its output can be made, as far as that can be told now. To be asked before a guest is held for it.
+    ///
+    /// # Errors
+    /// [`TracingError::OutputExists`], or [`TracingError::Output`] with what is missing.
+    pub fn check_output(&self) -> Result<(), TracingError> {
+        let output = self.output.as_ref().filter(|_| !self.force);
+        match output.map_or(Ok(()), |directory| check_new(directory)) {
+            Err(ExportError::Exists(directory)) => Err(TracingError::OutputExists { directory }),
+            checked => Ok(checked?),
+        }
+    }
+
     /// Whether what its triggers dump can be written, as far as that can be told now. To be asked before output is made,
     /// which may replace an older trace.
     ///

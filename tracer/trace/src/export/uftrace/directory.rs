@@ -26,6 +26,20 @@ pub(crate) fn prepare(
     if !force {
         return Err(ExportError::Exists(directory.to_owned()));
     }
+    emptied(directory, command)
+}
+
+/// Takes a trace away that was made for what came to nothing; `command` is who does.
+///
+/// # Errors
+/// [`ExportError`] names what is in the way, or who writes it.
+pub fn take_away(directory: &Path, command: &str) -> Result<(), ExportError> {
+    emptied(directory, command)?.release()?;
+    fs::remove_dir(directory).map_err(ExportError::io("remove", directory))
+}
+
+/// Empties a directory in which everything looks like part of a trace, and which nobody writes.
+fn emptied(directory: &Path, command: &str) -> Result<DirectoryLock, ExportError> {
     // Nothing is written where anything is foreign, not even a lock.
     old_files(directory)?;
     let lock = DirectoryLock::take(directory, command)?;

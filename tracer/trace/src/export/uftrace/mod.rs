@@ -46,7 +46,7 @@ pub use self::call_coder::{CallCoder, CodedCalls};
 use self::called::Called;
 pub(crate) use self::directory::prepare;
 use self::directory::replace;
-pub use self::directory::{check_new, is_gone};
+pub use self::directory::{check_new, is_gone, take_away};
 pub use self::entries::Entries;
 pub use self::error::ExportError;
 pub use self::init_calls::InitCallList;

@@ -190,6 +190,7 @@ fn only_traces_are_overwritten_and_only_when_forced() {
     assert!(!directory.join("7.dat").exists());
     for foreign in ["notes.txt", "x.dat", "taxes"] {
         fs::write(directory.join(foreign), "mine").unwrap();
+        take_away(&directory, "vmm").unwrap_err();
         let error = create(true).unwrap_err();
         assert!(error.to_string().contains(foreign), "{error}");
         assert!(directory.join("info").exists(), "nothing is removed");
@@ -211,6 +212,20 @@ fn only_traces_are_overwritten_and_only_when_forced() {
         }
     }
     check_new(Path::new("such-a-directory")).unwrap();
+}
+
+#[test]
+fn a_trace_that_came_to_nothing_is_taken_away_once_nobody_writes_it() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let functions = functions(1);
+    let writer = UftraceWriter::create(&directory, text_of(&functions), metadata(1), false);
+    let busy = take_away(&directory, "vmm").unwrap_err();
+    assert!(matches!(busy, ExportError::Busy { .. }), "{busy}");
+    assert!(directory.join("info").exists(), "nothing is removed");
+    writer.unwrap().finish().unwrap();
+    take_away(&directory, "vmm").unwrap();
+    assert!(!directory.exists());
 }
 
 fn graph_metadata() -> Metadata {
