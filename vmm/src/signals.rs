@@ -171,10 +171,11 @@ struct Arrival {
 /// The thread's work.
 fn attend(mut arrivals: File, tell: &EventFd) {
     let mut first: Option<(Arrival, Instant)> = None;
+    let mut asked = None;
     let mut record = [0; size_of::<libc::signalfd_siginfo>()];
     while arrivals.read_exact(&mut record).is_ok() {
         let arrival = Arrival::of(&record);
-        if stops_or_continues(arrival.signal, &arrivals) {
+        if stops_or_continues(arrival.signal, &arrivals, &mut asked) {
             continue;
         }
         match first {
@@ -189,19 +190,24 @@ fn attend(mut arrivals: File, tell: &EventFd) {
     }
 }
 
-/// Whether the signal was one of [`STOPPING`], and has done that: unless the next one comes before that can be done.
-fn stops_or_continues(signal: u32, arrivals: &File) -> bool {
+/// Whether the signal was one of [`STOPPING`], and has done that: unless the next one comes before that can be done. `asked` is since
+/// when it is to stop, and has not: who asks again waits no longer for that.
+fn stops_or_continues(signal: u32, arrivals: &File, asked: &mut Option<Instant>) -> bool {
+    let before = asked.take();
     match libc::c_int::try_from(signal) {
         Ok(libc::SIGTSTP) => {
+            let begun = before.unwrap_or_else(Instant::now);
             let mut has_stopped = false;
             terminal::lend(|| {
                 let stop = || {
                     // SAFETY: the call sends a signal to this process, which stops it until it is continued.
                     unsafe { libc::raise(libc::SIGSTOP) };
                 };
-                has_stopped = while_nobody_stands(stop, || is_there(arrivals, PollFlags::IN));
+                has_stopped =
+                    while_nobody_stands(stop, begun, || is_there(arrivals, PollFlags::IN));
             });
             if !has_stopped {
+                *asked = Some(begun);
                 terminal::take_again();
             }
             true

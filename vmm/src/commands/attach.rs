@@ -79,6 +79,8 @@ pub fn attach(options: &AttachOptions) -> Result<ExitStatus, Failure> {
             file.as_ref(),
             (signals.clone(), end),
         )
+        // Of one that could not be traced nothing is changed.
+        .inspect_err(|_| set_last_words(None))
     };
     let mut events = begin(1, end).map_err(|failure| ended_instead(&process, failure))?;
     for kernel in 2.. {
@@ -216,8 +218,8 @@ fn find(
     let host = options.host_events.then(KernelEvents::new).transpose();
     let host = host.map_err(Failure::bad_input)?;
     restore(pid)?;
-    let mut guest = Foreign::attach(pid)?;
     set_last_words(Some(last_words(pid)));
+    let mut guest = Foreign::attach(pid)?;
     let held = guest.last_pause().as_secs_f64() * 1000.0;
     let kernel = kernel_of(&guest, file, kernel_number)?;
     log::info!(

@@ -16,7 +16,7 @@ use nix::sys::ptrace::{self, Options};
 use nix::unistd::Pid;
 
 use super::error::ForeignError;
-use super::process::is_zombie;
+use super::process::is_over;
 use super::ptrace::{On, SYSTEM_CALL, Seen, go_on, look};
 use super::standing::Standing;
 use super::way_back::WayBack;
@@ -34,7 +34,7 @@ pub const LOOK: Duration = Duration::from_millis(20);
 thread_local! {
     /// Threads that were asked to stop and are to be let go as soon as they have: they wait where nothing wakes them (for a disk, a
     /// child that begins). They may stop at any time, so this process is not to be.
-    static LATE: RefCell<Vec<(HeldThread, Standing)>> = const { RefCell::new(Vec::new()) };
+    static LATE: RefCell<Vec<HeldThread>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A thread that is held until this is dropped.
@@ -52,6 +52,8 @@ pub struct HeldThread {
     is_unfiltered: bool,
     /// What it was seen to stop at, until it goes on.
     at: Cell<Option<Stop>>,
+    /// Since it was asked to stop; nothing of one that has ended stands.
+    standing: RefCell<Option<Standing>>,
     /// Only the thread that seized it can do anything with it.
     _here: PhantomData<*const ()>,
 }
@@ -89,21 +91,23 @@ impl Stop {
 
 impl HeldThread {
     /// Seizes a thread, which runs on until it is asked to stop. `unfiltered` lifts the filter of its system calls for as
-    /// long as it is held.
+    /// long as it is held: one that was seized without that before, and is late, has to be let go first.
     ///
     /// # Errors
-    /// [`ForeignError::Ptrace`].
-    pub fn seize(thread: i32, unfiltered: bool) -> Result<Self, ForeignError> {
+    /// [`ForeignError::Ptrace`], [`ForeignError::Ended`], [`ForeignError::Late`].
+    pub fn seize(thread: i32, unfiltered: bool, deadline: Instant) -> Result<Self, ForeignError> {
+        let rest = Rest::until(deadline);
         let_late_go();
-        if let Some(late) = taken_from_late(thread) {
-            // A call in its name would end its VMM: what lifts the filter is said when it is seized. It is let go first.
-            return match late.is_unfiltered || !unfiltered {
-                true => Ok(late),
-                false => Err(ForeignError::Late {
-                    thread,
-                    what: "it was to be let go",
-                }),
-            };
+        while let Some(late) = taken_from_late(thread) {
+            // A call in its name would end its VMM: what lifts the filter is said when it is seized.
+            if late.is_unfiltered || !unfiltered {
+                return Ok(late);
+            }
+            drop(late);
+            if !rest.a_moment() {
+                let what = "it was to be let go";
+                return Err(ForeignError::Late { thread, what });
+            }
         }
         let pid = Pid::from_raw(thread);
         let mut options = Options::PTRACE_O_TRACESYSGOOD;
@@ -115,7 +119,11 @@ impl HeldThread {
             true => "seizing it, whose system calls are filtered, which takes CAP_SYS_ADMIN, too",
             false => "seizing it",
         };
-        ptrace::seize(pid, options).map_err(refused(thread, what))?;
+        ptrace::seize(pid, options).map_err(|errno| match errno {
+            // One that ends just now is refused to all.
+            nix::errno::Errno::EPERM if is_over(thread) => ForeignError::Ended { thread },
+            errno => refused(thread, what)(errno),
+        })?;
         Ok(Self {
             thread: pid,
             is_gone: false,
@@ -123,6 +131,7 @@ impl HeldThread {
             since: Instant::now(),
             is_unfiltered: unfiltered,
             at: Cell::new(None),
+            standing: RefCell::new(None),
             _here: PhantomData,
         })
     }
@@ -132,6 +141,7 @@ impl HeldThread {
     /// # Errors
     /// [`ForeignError::Ptrace`].
     pub fn interrupt(&self) -> Result<(), ForeignError> {
+        self.standing.borrow_mut().get_or_insert_with(Standing::now);
         ptrace::interrupt(self.thread).map_err(refused(self.number(), "interrupting it"))
     }
 
@@ -182,8 +192,9 @@ impl HeldThread {
         let thread = self.number();
         let stop = self.seen()?;
         // Whoever waited for it would wait for others of its process, which may wait for us.
-        if stop.is_none() && self.since.elapsed() >= UNSEEN && is_zombie(thread) {
+        if stop.is_none() && self.since.elapsed() >= UNSEEN && is_over(thread) {
             self.has_ended = true;
+            *self.standing.get_mut() = None;
             return Err(ForeignError::Ended { thread });
         }
         Ok(stop)
@@ -414,15 +425,15 @@ impl Drop for HeldThread {
         if self.has_been_let_go() {
             return;
         }
-        let late = Self {
+        let mut late = Some(Self {
             is_gone: false,
             at: Cell::new(None),
+            standing: RefCell::new(self.standing.take()),
             ..*self
-        };
-        let mut late = Some((late, Standing::now()));
+        });
         let kept = LATE.try_with(|all| all.borrow_mut().extend(late.take()));
         // A thread that ends lets go whatever it holds: nothing more is done about it, least of all this again.
-        if let (Err(_), Some((late, _))) = (kept, &mut late) {
+        if let (Err(_), Some(late)) = (kept, &mut late) {
             late.is_gone = true;
         }
     }
@@ -432,7 +443,7 @@ impl Drop for HeldThread {
 /// does this now and then.
 pub fn let_late_go() -> bool {
     let mut late = LATE.take();
-    late.retain_mut(|(thread, _)| !thread.has_been_let_go());
+    late.retain_mut(|thread| !thread.has_been_let_go());
     LATE.with_borrow_mut(|all| {
         all.append(&mut late);
         !all.is_empty()
@@ -465,9 +476,8 @@ pub fn rest(so_long: Duration) {
 /// One of them, which is held again.
 fn taken_from_late(thread: i32) -> Option<HeldThread> {
     LATE.with_borrow_mut(|all| {
-        let is_it = |(late, _): &(HeldThread, Standing)| late.number() == thread;
-        let found = all.iter().position(is_it)?;
-        Some(all.swap_remove(found).0)
+        let found = all.iter().position(|late| late.number() == thread)?;
+        Some(all.swap_remove(found))
     })
 }
 
@@ -556,6 +566,7 @@ mod tests {
     use std::process::{Child, ChildStdout, Command, Stdio};
 
     use super::*;
+    use crate::foreign::standing::while_nobody_stands;
     use crate::foreign::stuck::Stuck;
 
     /// What VMMs kick their vCPUs by.
@@ -613,7 +624,7 @@ mod tests {
     #[test]
     fn who_does_not_stop_holds_up_nobody_and_is_let_go_when_it_does() {
         let (stuck, child) = (Stuck::start(), Waiting::start());
-        let thread = HeldThread::seize(stuck.number(), false).unwrap();
+        let thread = HeldThread::seize(stuck.number(), false, Instant::now() + NEVER).unwrap();
         let mut together = Together::from(vec![thread, held(&child)]);
         let deadline = Instant::now() + NEVER;
         for thread in together.iter() {
@@ -625,7 +636,7 @@ mod tests {
         kick(&child);
         child.ends();
         // It can be held again meanwhile.
-        let again = HeldThread::seize(stuck.number(), false).unwrap();
+        let again = HeldThread::seize(stuck.number(), false, Instant::now() + NEVER).unwrap();
         assert_eq!(LATE.with_borrow(Vec::len), 0);
         drop(again);
         stuck.is_to_go_on();
@@ -638,13 +649,29 @@ mod tests {
     fn who_was_late_with_its_filter_is_not_held_as_one_without() {
         let stuck = Stuck::late();
         let number = stuck.number();
-        let again = HeldThread::seize(number, true);
+        let again = HeldThread::seize(number, true, Instant::now());
         assert!(matches!(again, Err(ForeignError::Late { thread, .. }) if thread == number));
         drop(again);
-        drop(HeldThread::seize(number, false).unwrap());
+        drop(HeldThread::seize(number, false, Instant::now() + NEVER).unwrap());
         stuck.is_to_go_on();
+        // It is let go first; whether we may lift a filter is another question.
+        let again = HeldThread::seize(number, true, Instant::now() + NEVER);
+        assert!(
+            !matches!(again, Err(ForeignError::Late { .. })),
+            "{again:?}"
+        );
+        drop(again);
         while let_late_go() {}
         stuck.goes_on();
+    }
+
+    /// Ctrl-Z would leave it there.
+    #[test]
+    fn who_is_asked_to_stop_stands() {
+        let stuck = Stuck::start();
+        let _held = seized(stuck.number());
+        let never = || unreachable!("a thread stands");
+        assert!(!while_nobody_stands(never, Instant::now(), || true));
     }
 
     #[test]
@@ -665,7 +692,7 @@ mod tests {
         let stuck = Stuck::start();
         let number = stuck.number();
         let ends = std::thread::spawn(move || {
-            let thread = HeldThread::seize(number, false).unwrap();
+            let thread = HeldThread::seize(number, false, Instant::now() + NEVER).unwrap();
             thread.interrupt().unwrap();
             drop(thread);
             LATE.with_borrow(Vec::len)
@@ -744,7 +771,7 @@ mod tests {
     }
 
     fn seized(thread: i32) -> HeldThread {
-        let seized = HeldThread::seize(thread, false).unwrap();
+        let seized = HeldThread::seize(thread, false, Instant::now() + NEVER).unwrap();
         seized.interrupt().unwrap();
         seized
     }
@@ -773,7 +800,12 @@ mod tests {
     }
 
     fn held(waiting: &Waiting) -> HeldThread {
-        HeldThread::seize(waiting.child.id().cast_signed(), false).unwrap()
+        HeldThread::seize(
+            waiting.child.id().cast_signed(),
+            false,
+            Instant::now() + NEVER,
+        )
+        .unwrap()
     }
 
     /// It was once taken for an error, and lost: the library knows the signals up to 31.

@@ -27,7 +27,10 @@ pub(super) fn hold_others(
         if threads.is_empty() {
             return Ok(held);
         }
-        let seized = threads.iter().map(|thread| seize(process, *thread));
+        let seized = threads.iter().map(|thread| {
+            let seized = HeldThread::seize(*thread, process.is_filtered(*thread), deadline);
+            asked(seized)
+        });
         let seized = seized.collect::<Result<Vec<_>, _>>()?.into_iter();
         let mut seized: Together<HeldThread> = seized.flatten().collect::<Vec<_>>().into();
         for thread in seized.iter_mut() {
@@ -45,22 +48,10 @@ pub(super) fn hold_others(
     }
 }
 
-/// None when it has ended meanwhile.
-fn seize(process: &Process, thread: i32) -> Result<Option<HeldThread>, ForeignError> {
-    let seized = HeldThread::seize(thread, process.is_filtered(thread));
-    asked(process, thread, seized)
-}
-
-/// The same, of one that was seized.
-fn asked(
-    process: &Process,
-    thread: i32,
-    seized: Result<HeldThread, ForeignError>,
-) -> Result<Option<HeldThread>, ForeignError> {
+/// One that was seized is asked to stop; none when it has ended meanwhile.
+fn asked(seized: Result<HeldThread, ForeignError>) -> Result<Option<HeldThread>, ForeignError> {
     match seized.and_then(|held| held.interrupt().map(|()| held)) {
         Err(ForeignError::Ended { .. }) => Ok(None),
-        // One that ends just now is refused to all.
-        Err(ForeignError::Ptrace { .. }) if process.has_ended(thread) => Ok(None),
         seized => seized.map(Some),
     }
 }
@@ -93,18 +84,17 @@ pub(super) struct Others<'p> {
     process: &'p Process,
     parked: Vec<i32>,
     held: &'p mut Together<HeldThread>,
+    /// So many of them are held for longer than this.
+    before: usize,
 }
 
 impl<'p> Others<'p> {
-    /// All but the `parked`; some of them are `held`, and those that come to be are let go with them.
-    pub const fn of(
-        process: &'p Process,
-        parked: Vec<i32>,
-        held: &'p mut Together<HeldThread>,
-    ) -> Self {
+    /// All but the `parked`; some of them are `held`, and stay so.
+    pub fn of(process: &'p Process, parked: Vec<i32>, held: &'p mut Together<HeldThread>) -> Self {
         Self {
             process,
             parked,
+            before: held.len(),
             held,
         }
     }
@@ -112,11 +102,6 @@ impl<'p> Others<'p> {
     /// Whose they are.
     pub const fn process(&self) -> &Process {
         self.process
-    }
-
-    /// How many are held.
-    pub fn count(&self) -> usize {
-        self.held.len()
     }
 
     /// Holds all of them, those too that are made meanwhile: none begins a call any more. One may still be in a call, which changes
@@ -134,9 +119,8 @@ impl<'p> Others<'p> {
             }
             // No call is made in their names, so no filter need be lifted.
             for thread in threads {
-                let seized = HeldThread::seize(thread, false);
-                let seized = asked(self.process, thread, seized)?;
-                self.held.extend(seized);
+                let seized = HeldThread::seize(thread, false, deadline);
+                self.held.extend(asked(seized)?);
             }
             for thread in self.held.iter_mut() {
                 match wait_idle(self.process, thread, deadline) {
@@ -148,12 +132,26 @@ impl<'p> Others<'p> {
         }
     }
 
-    /// Lets all go but the first of them. Those that do not stand yet are let go with these.
-    pub fn let_go(&mut self, but: usize) {
-        let but = but.min(self.held.len());
-        let mut late = self.held.split_off(but);
-        late.retain_mut(|thread| !thread.stands());
-        self.held.extend(late);
+    /// Lets all go that were not held before, and waits for those that do not stand yet: they would stop later, and be missed by who
+    /// waits for what they do.
+    ///
+    /// # Errors
+    /// [`ForeignError::Late`]; then the rest of them is let go with those that were held before.
+    pub fn let_go(&mut self, deadline: Instant) -> Result<(), ForeignError> {
+        let rest = Rest::until(deadline);
+        loop {
+            let before = self.before.min(self.held.len());
+            let mut late = self.held.split_off(before);
+            late.retain_mut(|thread| !thread.stands());
+            self.held.extend(late);
+            let Some(late) = self.held.get(before) else {
+                return Ok(());
+            };
+            if !rest.a_moment() {
+                let (thread, what) = (late.number(), "it was to be let go");
+                return Err(ForeignError::Late { thread, what });
+            }
+        }
     }
 }
 
@@ -237,21 +235,22 @@ mod tests {
         let mut vmm = begun(SCRIPT);
         let pid = vmm.id().cast_signed();
         let process = Process::open(pid).unwrap();
-        let mut held = Together::from(Vec::new());
-        let mut others = Others::of(&process, vec![pid], &mut held);
-        others
-            .hold(Instant::now() + Duration::from_secs(300))
-            .unwrap();
+        let deadline = Instant::now() + Duration::from_secs(300);
         let mut threads = process.threads().unwrap();
         threads.retain(|thread| *thread != pid);
-        assert_eq!((threads.len(), others.count()), (3, 3));
+        let mut before = HeldThread::seize(threads[0], false, deadline).unwrap();
+        before.interrupt().unwrap();
+        before.wait_stopped(deadline).unwrap();
+        let mut held = Together::from(vec![before]);
+        let mut others = Others::of(&process, vec![pid], &mut held);
+        others.hold(deadline).unwrap();
+        assert_eq!((threads.len(), others.held.len()), (3, 3));
         let state = |thread: &i32| {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/stat")).unwrap();
             stat.rsplit_once(") ").unwrap().1.starts_with('t')
         };
         assert!(threads.iter().all(state));
-        others.let_go(1);
-        assert_eq!(others.count(), 1);
+        others.let_go(deadline).unwrap();
         assert_eq!(threads.iter().filter(|thread| state(thread)).count(), 1);
         drop(held);
         assert!(!threads.iter().any(state));
@@ -276,7 +275,14 @@ mod tests {
         let mut others = Others::of(&process, Vec::new(), &mut held);
         let deadline = Instant::now() + Duration::from_secs(300);
         others.hold(deadline).unwrap();
-        assert_eq!(others.count(), 1);
+        assert_eq!(others.held.len(), 1);
+        let first = HeldThread::seize(pid.cast_signed(), false, deadline);
+        assert!(
+            matches!(first, Err(ForeignError::Ended { .. })),
+            "{first:?}"
+        );
+        // It runs on without the first.
+        assert!(!process.is_ending());
         drop(held);
         drop(vmm.stdin.take());
         let _ = vmm.kill();
@@ -294,10 +300,14 @@ mod tests {
         let named =
             matches!(late, Err(ForeignError::Late { thread, .. }) if thread == stuck.number());
         assert!(named, "{late:?}");
-        others.let_go(0);
-        assert_eq!(others.count(), 1, "it does not stand yet");
+        let late = others.let_go(Instant::now());
+        let named =
+            matches!(late, Err(ForeignError::Late { thread, .. }) if thread == stuck.number());
+        assert!(named, "{late:?}");
         stuck.is_to_go_on();
-        drop(held);
+        let deadline = Instant::now() + Duration::from_secs(300);
+        others.let_go(deadline).unwrap();
+        assert_eq!(others.held.len(), 0);
         stuck.goes_on();
     }
 }

@@ -23,7 +23,6 @@ use super::error::ForeignError;
 use super::held::{HeldThread, Rest, Together};
 use super::others::{Others, hold_others, recognise};
 use super::process::Process;
-use super::standing::Standing;
 use super::threads::find_threads;
 use super::urgent::Urgent;
 use super::vcpu::{ForeignVcpu, Parked, Stage};
@@ -44,7 +43,6 @@ pub(super) struct AllParked {
     asked: Requested,
     /// Until all of them were let go.
     _urgent: Urgent,
-    _standing: Standing,
 }
 
 impl AllParked {
@@ -55,11 +53,12 @@ impl AllParked {
 
     /// Lets all of them go; when and for how long the guest stood still.
     pub fn let_go(self) -> Paused {
-        drop((self.vcpus, self.others));
+        drop(self.vcpus);
+        let length = self.asked.at.elapsed();
+        drop(self.others);
         Paused {
             counter: self.asked.counter,
-            // Before this thread gives way to them.
-            length: self.asked.at.elapsed(),
+            length,
         }
     }
 
@@ -180,8 +179,8 @@ fn out_of_guest(
     may_stay: impl Fn(&Parked) -> bool,
     deadline: Instant,
 ) -> Result<AllParked, ForeignError> {
-    let standing = Standing::now();
-    let seized: Result<Vec<_>, _> = vcpus.iter().filter_map(ForeignVcpu::seize).collect();
+    let seized = vcpus.iter().filter_map(|vcpu| vcpu.seize(deadline));
+    let seized: Result<Vec<_>, _> = seized.collect();
     let mut parked = Together::from(seized?);
     // Not before all are seized: the first would stand still meanwhile.
     let asked = Requested::now(host_tsc());
@@ -204,7 +203,6 @@ fn out_of_guest(
         others: Vec::new().into(),
         asked,
         _urgent: urgent,
-        _standing: standing,
     })
 }
 

@@ -196,9 +196,9 @@ impl Process {
     }
 
     /// Whether a thread executes nothing of its program any more (`PF_EXITING`).
-    pub(super) fn has_ended(&self, thread: i32) -> bool {
+    fn has_ended(&self, thread: i32) -> bool {
         const ENDS: u64 = 0x4;
-        self.flags(thread).is_some_and(|flags| flags & ENDS != 0)
+        self.flags(thread).is_none_or(|flags| flags & ENDS != 0)
     }
 
     /// What the kernel says of a thread (`PF_...`); none when there is no such thread.
@@ -266,18 +266,23 @@ impl Process {
         String::from_utf8_lossy(&name).trim_end().to_owned()
     }
 
-    /// Whether it has ended, or is about to: its main thread has been told to, or is on its way.
+    /// Whether it has ended, or is about to: it has been told to, or each of its threads has. The first one alone can end long before
+    /// the others.
     #[must_use]
     pub fn is_ending(&self) -> bool {
-        /// `PF_EXITING`.
-        const EXITING: u64 = 0x4;
+        let is_killed = |thread| self.is_killed(thread);
+        match self.threads() {
+            Ok(threads) => is_killed(self.pid) || threads.into_iter().all(is_killed),
+            Err(_) => !Path::new(&self.path("task")).exists(),
+        }
+    }
+
+    /// Whether a thread has been told to end.
+    fn is_killed(&self, thread: i32) -> bool {
         const KILL: u64 = 1 << (libc::SIGKILL - 1);
-        let main = self.pid;
-        let Ok(status) = fs::read_to_string(self.path("status")) else {
-            return true;
-        };
-        let is_killed = pending(&status).any(|signals| signals & KILL != 0);
-        is_killed || self.flags(main).is_none_or(|flags| flags & EXITING != 0)
+        let status = fs::read_to_string(self.path(&format!("task/{thread}/status")));
+        let is_pending = |status: String| pending(&status).any(|signals| signals & KILL != 0);
+        status.is_ok_and(is_pending)
     }
 
     /// Whether somebody has stopped it (SIGSTOP, Ctrl-Z): none of its threads executes anything until it is to continue.
@@ -347,8 +352,8 @@ impl AsFd for Process {
 }
 
 /// Whether a thread has ended, of whose end who waits for it may not know yet.
-pub(super) fn is_zombie(thread: i32) -> bool {
-    state(thread) == Some('Z')
+pub(super) fn is_over(thread: i32) -> bool {
+    state(thread).is_none_or(|state| ['Z', 'X'].contains(&state))
 }
 
 /// What a thread does, by its letter in `stat`; none when there is no such thread.

@@ -16,7 +16,7 @@
 //! that it makes meanwhile too. A call that one of them was in is over when it stands; one that does not come to a stop (it waits for a
 //! disk) is in a call that changes no slot and makes no thread, which can be seen, and stops when that returns, before it can make
 //! another. Not for longer: who is held may be who fetches the guest's memory when we read it (userfaultfd), so no slot is named while
-//! that is read. Another process that has the machine's descriptor could still change a slot; no VMM is known that does.
+//! that is read, and one that has not stopped is waited for and let go before. Another process that has the machine's descriptor could still change a slot; no VMM is known that does.
 
 use std::time::{Duration, Instant};
 
@@ -97,11 +97,17 @@ impl Slots<'_> {
         &mut self,
         what: impl FnOnce(&mut Self) -> Result<T, ForeignError>,
     ) -> Result<T, ForeignError> {
-        let until = self.deadline.min(Instant::now() + PATIENCE);
-        let before = self.others.count();
-        let done = self.others.hold(until).and_then(|()| what(self));
-        self.others.let_go(before);
-        done
+        let until = |slots: &Self| slots.deadline.min(Instant::now() + PATIENCE);
+        let deadline = until(self);
+        let done = self.others.hold(deadline).and_then(|()| what(self));
+        // Who is late is not waited for where nothing goes on.
+        let deadline = done
+            .as_ref()
+            .map_or_else(|_| Instant::now(), |_| until(self));
+        let let_go = self.others.let_go(deadline);
+        let done = done?;
+        let_go?;
+        Ok(done)
     }
 
     /// The virtual machine's descriptor, which is one still: what came to have that number since is asked nothing.

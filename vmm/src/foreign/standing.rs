@@ -31,15 +31,22 @@ impl Standing {
 
 impl Drop for Standing {
     fn drop(&mut self) {
-        *standing() -= 1;
-        FEWER.notify_all();
+        let mut standing = standing();
+        *standing -= 1;
+        // Each thread that is held counts: who waits waits for the last.
+        if *standing == 0 {
+            FEWER.notify_all();
+        }
     }
 }
 
-/// Does `what` at a moment at which no guest stands still because of us, and none is stopped until it is done. After
-/// five seconds it is done all the same; not at all once there `is_else` to do. Whether it was done.
-pub fn while_nobody_stands(what: impl FnOnce(), is_else: impl Fn() -> bool) -> bool {
-    let begun = Instant::now();
+/// Does `what` at a moment at which no guest stands still because of us, and none is stopped until it is done. Five seconds
+/// after it was `begun` it is done all the same; not at all once there `is_else` to do. Whether it was done.
+pub fn while_nobody_stands(
+    what: impl FnOnce(),
+    begun: Instant,
+    is_else: impl Fn() -> bool,
+) -> bool {
     let mut held = standing();
     while *held > 0 && begun.elapsed() < PATIENCE {
         if is_else() {
@@ -77,10 +84,8 @@ mod tests {
             begins.send(()).unwrap();
             let mut seen = None;
             let never = || false;
-            assert!(while_nobody_stands(
-                || seen = Some(IS_OVER.load(Ordering::SeqCst)),
-                never
-            ));
+            let sees = || seen = Some(IS_OVER.load(Ordering::SeqCst));
+            assert!(while_nobody_stands(sees, Instant::now(), never));
             seen
         });
         has_begun.recv().unwrap();
@@ -94,6 +99,16 @@ mod tests {
     fn who_waits_until_nobody_stands_gives_up_for_something_else() {
         let _held = Standing::now();
         let never = || unreachable!("a guest stands");
-        assert!(!while_nobody_stands(never, || true));
+        assert!(!while_nobody_stands(never, Instant::now(), || true));
+    }
+
+    /// Who pressed Ctrl-Z again and again began to wait anew each time.
+    #[test]
+    fn who_was_asked_long_ago_waits_no_longer() {
+        let _held = Standing::now();
+        let begun = Instant::now().checked_sub(PATIENCE).unwrap();
+        let mut is_done = false;
+        assert!(while_nobody_stands(|| is_done = true, begun, || true));
+        assert!(is_done);
     }
 }

@@ -4,6 +4,10 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsRawFd, RawFd};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Instant;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::held::HeldThread;
 
@@ -49,7 +53,7 @@ impl Stuck {
     /// The same, of which this thread is to let go: it was held, and did not stop in time.
     pub fn late() -> Self {
         let stuck = Self::start();
-        let thread = HeldThread::seize(stuck.number(), false).unwrap();
+        let thread = HeldThread::seize(stuck.number(), false, Instant::now()).unwrap();
         thread.interrupt().unwrap();
         drop(thread);
         stuck
@@ -80,8 +84,16 @@ impl Stuck {
     }
 }
 
+/// Its child would wait for ever, and with it whoever reads what both print to.
 impl Drop for Stuck {
     fn drop(&mut self) {
+        let pid = self.number();
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        let children = children.unwrap_or_default();
+        let children = children.split_ascii_whitespace();
+        for child in children.filter_map(|child| child.parse().ok()) {
+            let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -215,14 +215,14 @@ impl ForeignVcpu {
     /// Takes its thread, which runs on until [`Parked::interrupt`]. None when it is not known which thread executes it.
     ///
     /// # Errors
-    /// [`ForeignError::Ptrace`].
-    pub fn seize(self: &Arc<Self>) -> Option<Result<Parked, ForeignError>> {
+    /// As of [`HeldThread::seize`].
+    pub fn seize(self: &Arc<Self>, deadline: Instant) -> Option<Result<Parked, ForeignError>> {
         let Executor {
             thread,
             is_filtered,
         } = self.thread.get()?;
         let prepared = self.page.prepare();
-        Some(match HeldThread::seize(thread, is_filtered) {
+        Some(match HeldThread::seize(thread, is_filtered, deadline) {
             Ok(held) => Ok(Parked {
                 vcpu: Arc::clone(self),
                 held,
@@ -371,10 +371,11 @@ impl Parked {
         if !self.vcpu.page.is_stale() {
             return Ok(self.vcpu.page.registers());
         }
-        // Nothing of it executes any more.
-        if self.descriptor().is_err() {
-            return Ok(FullRegisters::default());
-        }
+        match self.descriptor() {
+            // Nothing of it executes any more.
+            Err(ForeignError::Closed { .. }) => return Ok(FullRegisters::default()),
+            descriptor => descriptor?,
+        };
         // It did not leave the guest for us: the VMM had stopped it already.
         let general = self.ask(
             "KVM_GET_REGS",

@@ -227,7 +227,8 @@ fn folder_of(suite: &str) -> Option<&'static str> {
 }
 
 fn program(tree: &Path, suite: &str) -> Result<PathBuf, Failed> {
-    let mut arguments = vec!["test", "--locked", "--no-run", "--message-format=json"];
+    let format = "--message-format=json-render-diagnostics";
+    let mut arguments = vec!["test", "--locked", "--no-run", format];
     match folder_of(suite) {
         Some(_) => arguments.extend(["-p", suite, "--lib"]),
         None => arguments.extend(["-p", "tests", "--test", suite]),

@@ -148,7 +148,10 @@ fn matches(bytes: &[u8], start: usize, wanted: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::list;
 
     fn entry(name: &str, was: &str, now: &str) -> Entry {
         let [name, was, now] = [name, was, now].map(str::to_owned);
@@ -179,5 +182,26 @@ mod tests {
              (match crate::mutant() {{ {one} => {{ a <= 3 }} {two} => {{ a > 3 }} _ => {{ a < 3 }} }})\n}}\n"
         );
         assert_eq!(sources["a/src/b.rs"], woven);
+    }
+
+    /// An entry that is half an expression was once found when all of them were to be run.
+    #[test]
+    fn all_of_the_list_is_woven_in_and_can_be_read() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+        let all = list::read(include_str!("../../../mutants.txt")).unwrap();
+        let all: Vec<_> = all.iter().collect();
+        let files: BTreeSet<_> = all.iter().map(|entry| &entry.file).collect();
+        let source = |file: &String| {
+            let text = std::fs::read_to_string(format!("{root}/{file}")).unwrap();
+            (file.clone(), text)
+        };
+        let mut sources = files.into_iter().map(source).collect();
+        assert_eq!(weave(&mut sources, &all), BTreeMap::new());
+        for (file, text) in sources.iter().filter(|(file, _)| file.ends_with(".rs")) {
+            syn::parse_file(text).unwrap_or_else(|error| {
+                let at = error.span().start();
+                panic!("{file}, line {}: {error}", at.line);
+            });
+        }
     }
 }

@@ -81,7 +81,7 @@ impl Dumping<'_> {
     /// Writes what the rings hold now to `output`, of what was recorded from a time on; nothing is taken out of them. They are copied
     /// as they are: that takes as much memory as they hold, and no disk's time. Unless `is_live`, nothing is recorded meanwhile, so nothing is
     /// written over before it is copied. Recording goes on while the copies are written, and whoever else wants the rings waits for that.
-    /// What is lost is not known yet ([`Self::lost_since`]).
+    /// What is lost is not known yet ([`Self::lost_since`]). `meanwhile` is called now and then: writing may take long.
     ///
     /// # Errors
     /// [`ExportError`] when not all could be written.
@@ -90,6 +90,7 @@ impl Dumping<'_> {
         mut output: Output,
         is_live: bool,
         from_ns: u64,
+        mut meanwhile: impl FnMut(),
     ) -> Result<(Dumped, Option<Held>), ExportError> {
         self.drain.refresh();
         output.name_threads(self.drain.rings.memory(), self.drain.time.clone());
@@ -116,6 +117,7 @@ impl Dumping<'_> {
         while let Some(batch) = copied.next(self.drain, from_ns) {
             output.append(batch);
             output.end_round(&Alone);
+            meanwhile();
         }
         let (records, lost) = copied.counted();
         let written = output.finish(&copied.doubts(), until_ns)?;

@@ -52,7 +52,7 @@ fn calls_of_a_vcpu_that_is_left_out_are_not_lost_whoever_ends_recording() {
         polled.lock().refresh();
         assert_eq!(lost(&polled), [3, 0]);
         let copy = copy(folder.path(), 2);
-        let (dumped, held) = polled.lock().dumping().dump(copy, false, 0).unwrap();
+        let (dumped, held) = polled.lock().dumping().dump(copy, false, 0, || {}).unwrap();
         assert_eq!(dumped.lost, 3);
         assert_eq!(
             limits(),
@@ -158,7 +158,7 @@ fn what_was_lost_before_a_dump_and_by_it_is_all_and_each_once() {
     let guest = MockGuest::new(MockTarget::new(1, 1 << 20));
     let (mut drain, counts) = losing(&guest);
     let copy = copy(folder.path(), 2);
-    let (dumped, held) = drain.dumping().dump(copy, false, 0).unwrap();
+    let (dumped, held) = drain.dumping().dump(copy, false, 0, || {}).unwrap();
     let by_it = drain.dumping().lost_since(&held.unwrap());
     let counted = |at: &Gpa| guest.target().read_word(*at).unwrap();
     let all: u64 = counts.iter().map(counted).sum();

@@ -185,7 +185,7 @@ fn dumped_from(
     let (dumped, _) = polled
         .lock()
         .dumping()
-        .dump(output, false, from_ns)
+        .dump(output, false, from_ns, || {})
         .unwrap();
     assert!(dumped.records > 0);
     ended(&tail)

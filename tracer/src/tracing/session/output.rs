@@ -1,6 +1,7 @@
 //! Where goes what a session records: into its trace, to who listens, and into dumps.
 
 use std::path::Path;
+use std::time::Duration;
 
 use super::{Found, Reader, Shared, TraceSession};
 use crate::collect::output::Output;
@@ -119,7 +120,12 @@ impl TraceSession {
         // In one: who waits for the rings in between has the time go on. It is held until the dump is written.
         let mut rings = drain.lock();
         let from_ns = wanted.begin.time_ns(rings.time().now_ns());
-        let (mut dumped, held) = rings.dumping().dump(output, wanted.is_live, from_ns)?;
+        // Who rests may have more to do.
+        let meanwhile = || (shared.host.rest)(Duration::ZERO);
+        let dumped = rings
+            .dumping()
+            .dump(output, wanted.is_live, from_ns, meanwhile);
+        let (mut dumped, held) = dumped?;
         drop(rings);
         if let Some(held) = held {
             dumped.in_stubs = leave_stubs() as u64;

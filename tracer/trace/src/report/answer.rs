@@ -64,7 +64,8 @@ pub(super) fn print(
     end.map(|()| printed)
 }
 
-/// That there is something of each name that rows are asked for by, whether or not it has happened.
+/// That there is something of each name that rows are asked for by, whether or not it has happened: a function, or a probe. Of other
+/// events a trace knows those that have.
 fn check_rows(
     view: &View,
     trace: &TraceDirectory,
@@ -84,7 +85,10 @@ fn check_rows(
         (Some(_), None) => "no function of the trace",
     };
     let functions = functions.unwrap_or_default();
-    let events = events.into_iter().flat_map(Values::events);
+    // What is said of probes may be damaged, which takes nothing from the rest.
+    let probes = events.and_then(|_| trace.probes().ok()).unwrap_or_default();
+    let probes = probes.iter().map(|probe| &*probe.name);
+    let events = events.into_iter().flat_map(Values::events).chain(probes);
     let names = functions.iter().map(|name| &**name).chain(events);
     view.rows.check(what, names)
 }

@@ -217,7 +217,6 @@ fn a_boot_is_its_stages_its_init_calls_and_its_waits() {
     assert_eq!(lines.len(), 10, "{text}");
 }
 
-/// What was waited counts for all that was open meanwhile, once, and for nothing that came before or after.
 #[test]
 fn a_trace_that_has_no_boot_says_so() {
     let mut calls = Calls::default();
@@ -229,6 +228,7 @@ fn a_trace_that_has_no_boot_says_so() {
     );
 }
 
+/// What was waited counts for all that was open meanwhile, once, and for nothing that came before or after.
 #[test]
 fn waits_are_of_who_waits_and_of_all_calls_around_it() {
     let mut calls = Calls::default();

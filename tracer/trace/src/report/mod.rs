@@ -430,28 +430,24 @@ fn point_line(out: &mut impl Write, times: Times, event: &EventLine) -> io::Resu
 }
 
 fn function_header(trace: &TraceDirectory, out: &mut impl Write) -> io::Result<()> {
-    let vcpus = match &trace.side {
-        Some(side) if trace.is_graph() => side.metadata.vcpus.into(),
-        _ => trace.tasks.len(),
-    };
     let tracer = match &trace.side {
         Some(side) if side.metadata.tracer == NOP => NOP,
         _ => "function",
     };
     writeln!(out, "# tracer: {tracer}\n#")?;
-    if let Some(side) = trace.side.as_ref().filter(|side| side.finished) {
+    // Of a graph a line is a call, and what is lost may be half of one.
+    let side = trace.side.as_ref().filter(|_| !trace.is_graph());
+    if let Some(side) = side.filter(|side| side.finished) {
         let sum = |of: fn(&crate::export::uftrace::VcpuTotals) -> u64| {
             side.totals.iter().map(of).fold(0, u64::saturating_add)
         };
-        // Calls of a graph that could not be written are in no vCPU's count of them.
-        let calls = sum(|totals| totals.entries).saturating_sub(side.dropped);
+        let calls = sum(|totals| totals.entries);
         let events = side.events.events.values().copied();
         let held = events.fold(calls, u64::saturating_add);
         let missing = sum(|totals| totals.lost.saturating_add(totals.dropped));
-        let missing = missing
-            .saturating_add(side.dropped)
-            .saturating_add(side.events.lost);
+        let missing = missing.saturating_add(side.events.lost);
         let written = held.saturating_add(missing);
+        let vcpus = trace.tasks.len();
         writeln!(
             out,
             "# entries-in-buffer/entries-written: {held}/{written}   #P:{vcpus}\n#"

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::graph_tests::trace;
 use super::*;
+use crate::export::probes::{self, ProbeNote};
 use crate::glob::Pattern;
 
 /// What is printed of the trace of two threads on two vCPUs, six calls and a loss of seven.
@@ -208,6 +209,15 @@ fn rows_of_what_there_is_not_are_refused_with_what_is_like_it() {
         refused(Format::Values, &["f1"]).unwrap(),
         "no event of the trace matches 'f1'"
     );
+    // A probe whose condition never held is no slip of the pen.
+    let probe = ProbeNote {
+        name: "never".into(),
+        ..ProbeNote::default()
+    };
+    probes::write(&directory, &[probe]).unwrap();
+    for format in [Format::Values, Format::Overview] {
+        assert_eq!(refused(format, &["never"]), None);
+    }
 }
 
 /// Changes what a trace says of itself.
