@@ -21,6 +21,17 @@ pub(crate) fn open(path: &Path) -> io::Result<AsFound> {
     Ok(BufReader::with_capacity(BUFFER, file.take(length)))
 }
 
+/// Opens a file that describes others: nothing but a file, since to open a pipe waits for who writes to it.
+///
+/// # Errors
+/// What the system says of it, or that it is none.
+pub(crate) fn open_file(path: &Path) -> io::Result<File> {
+    match std::fs::metadata(path)?.is_file() {
+        true => File::open(path),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -46,13 +57,11 @@ mod tests {
     fn a_pipe_is_read_to_its_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pipe");
-        assert!(
-            Command::new("mkfifo")
-                .arg(&path)
-                .status()
-                .unwrap()
-                .success()
-        );
+        let made = Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        // Nobody writes to it yet.
+        let refused = open_file(&path).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
         let mut text = String::new();
         thread::scope(|scope| {
             scope.spawn(|| std::fs::write(&path, "all of it").unwrap());

@@ -201,7 +201,10 @@ impl Folded {
             if around.len() > 1 {
                 line.push(';');
             }
-            line.push_str(&name(function).into().replace(';', ":"));
+            // No line with more of it has room.
+            if line.len() <= room {
+                line.push_str(&name(function).into().replace(';', ":"));
+            }
             around.push((self.stacks.called_from(stack), line.len()));
             let weight = self.stacks.at(stack).weight;
             if weight == 0 {
@@ -255,6 +258,22 @@ mod tests {
         assert_eq!((text.lines().count(), left_out), (1_000, 0));
         let most = LINES_MAX + 1_001 * LINE_MEAN_MAX;
         assert!(text.len() < most, "any guest has room");
+    }
+
+    /// A stack of a thousand names of a megabyte each took a gigabyte before it was left out.
+    #[test]
+    fn a_line_that_has_no_room_is_not_made() {
+        let mut folded = Folded::by(Weight::Calls);
+        for depth in 0..1_000 {
+            folded.add(&event(0, 0, 0, depth, entry(depth)));
+        }
+        let asked = std::cell::Cell::new(0);
+        let name = |_: FunctionId| {
+            asked.set(asked.get() + 1);
+            "a name that is long"
+        };
+        let left_out = folded.write_within(100, name, &mut Vec::new()).unwrap();
+        assert_eq!((left_out, asked.get()), (998, 3));
     }
 
     #[test]

@@ -20,14 +20,19 @@ pub enum Remark {
     Cut(u64, String),
 }
 
+/// So many of each kind of those that concern all vCPUs: no trace of ours has more, and exports say each on every vCPU.
+const OF_ALL_MAX: usize = 4096;
+
 impl Remark {
     /// All that a trace has of which it knows when it was, in the order of time.
     #[must_use]
     pub fn all(side: &SideFile) -> Vec<Self> {
-        let stalls = side.clock_stalls.iter().copied().map(Self::Stall);
-        let pauses = side.metadata.paused.iter().copied().map(Self::Pause);
+        let stalls = side.clock_stalls.iter().take(OF_ALL_MAX);
+        let stalls = stalls.copied().map(Self::Stall);
+        let pauses = side.metadata.paused.iter().take(OF_ALL_MAX);
+        let pauses = pauses.copied().map(Self::Pause);
         let waits = side.waits.each.iter().copied().map(Self::Wait);
-        let fired = side.metadata.fired.iter();
+        let fired = side.metadata.fired.iter().take(OF_ALL_MAX);
         let fired = fired.filter(|fired| fired.time_ns.is_some());
         let fired = fired.cloned().map(Self::Fired);
         let mut all: Vec<Self> = stalls.chain(pauses).chain(waits).chain(fired).collect();

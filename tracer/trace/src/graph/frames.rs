@@ -4,8 +4,10 @@ use terms::function::FunctionId;
 
 use crate::event::End;
 
-/// Places that a stack keeps when nothing on it is open: several times what is read at once, and hardly a stack is deeper.
+/// Places that a stack keeps however little on it is open: several times what is read at once, and hardly a stack is deeper.
 const KEPT: usize = 1 << 10;
+/// Of more than those it keeps at most so many times what is open.
+const SPARSE: usize = 8;
 
 /// An open call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,10 +105,11 @@ impl Frames {
         Some(last)
     }
 
-    /// Where nothing is open any more, room for many calls is given back: a guest can have had thousands on each of many stacks.
+    /// Where little is open any more, room for many calls is given back: a guest can have had thousands on each of many stacks.
     pub fn shed(&mut self) {
-        if self.open == 0 && self.places.len() > KEPT {
-            self.places = Vec::new();
+        if self.places.len() > KEPT && self.open < self.places.len() / SPARSE {
+            self.places.truncate(self.open);
+            self.places.shrink_to_fit();
         }
     }
 
@@ -125,20 +128,26 @@ impl Frames {
 mod tests {
     use super::*;
 
+    /// It was once given back when nothing at all was open: one call that does not return on each stack kept it.
     #[test]
-    fn a_stack_that_was_deep_once_gives_its_room_back_when_all_has_returned() {
-        for (depth, kept) in [(KEPT, KEPT), (KEPT + 1, 0)] {
+    fn a_stack_that_was_deep_once_gives_its_room_back_when_most_has_returned() {
+        let deep = |depth| {
             let mut frames = Frames::new();
             for _ in 0..depth {
                 frames.push(Frame::called(0, FunctionId(0), 0, None));
             }
-            while frames.len() > 1 {
-                frames.pop_if(|_| true).unwrap();
-            }
-            assert_eq!(frames.places.len(), depth);
-            assert_eq!(frames.pop_if(|_| false), None);
-            frames.pop_if(|_| true).unwrap();
-            assert_eq!(frames.places.len(), kept, "{depth}");
+            frames
+        };
+        let mut kept = deep(KEPT);
+        while kept.pop_if(|_| true).is_some() {}
+        assert_eq!(kept.places.len(), KEPT);
+        let mut given_back = deep(2 * KEPT);
+        while given_back.len() > 2 * KEPT / SPARSE {
+            given_back.pop_if(|_| true).unwrap();
         }
+        assert_eq!(given_back.places.len(), 2 * KEPT);
+        given_back.pop_if(|_| true).unwrap();
+        assert_eq!(given_back.places.len(), 2 * KEPT / SPARSE - 1);
+        assert!(given_back.places.capacity() < KEPT);
     }
 }

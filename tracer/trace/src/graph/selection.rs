@@ -48,10 +48,19 @@ struct Calls {
     free: usize,
 }
 
+/// Room for so many open calls a thread keeps.
+const KEPT: usize = 1 << 10;
+/// Of room for more than those it keeps at most so many times what is open.
+const SPARSE: usize = 8;
+
 impl Calls {
+    /// Gives room back where little is open any more: a guest can have had thousands open in each of many threads.
     fn pop(&mut self) {
         self.open.pop();
         self.free = self.free.min(self.open.len());
+        if self.open.capacity() > KEPT && self.open.len() < self.open.capacity() / SPARSE {
+            self.open.shrink_to_fit();
+        }
     }
 }
 
@@ -306,5 +315,31 @@ impl Selection {
         for thread in threads {
             self.finish_thread(thread, sink);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{entry, event};
+
+    /// Each of a guest's thousands of threads kept it.
+    #[test]
+    fn a_thread_that_was_deep_once_gives_its_room_back() {
+        let call = Open {
+            entry: event(0, 0, 0, 0, entry(0)),
+            is_inside: true,
+            is_muted: false,
+            is_shown: true,
+            is_held: false,
+            is_goal: true,
+            depth: 0,
+        };
+        let mut calls = Calls::default();
+        calls.open.resize(16 * KEPT, call);
+        while calls.open.len() > 2 {
+            calls.pop();
+        }
+        assert!(calls.open.capacity() <= KEPT, "{}", calls.open.capacity());
     }
 }

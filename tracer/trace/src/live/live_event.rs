@@ -24,6 +24,27 @@ pub struct LiveEvent {
     pub what: Happening,
 }
 
+impl LiveEvent {
+    /// What it takes in memory, about.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let of_value = |value: &FieldValue| size_of_val(value) + value.weight();
+        let of_fields = |fields: &Fields| {
+            let each = fields.0.iter();
+            each.map(|(name, value)| size_of_val(name) + name.len() + of_value(value))
+                .sum()
+        };
+        let of_what: usize = match &self.what {
+            Happening::Call { args, .. } => of_fields(args),
+            Happening::Return { retval, .. } => retval.iter().map(of_value).sum(),
+            Happening::Event { fields, .. } => of_fields(fields),
+            // Names of functions, and numbers.
+            _ => 0,
+        };
+        size_of::<Self>() + of_what
+    }
+}
+
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]

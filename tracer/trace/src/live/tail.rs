@@ -13,12 +13,16 @@ use crate::event::Event;
 
 /// Events that wait for a listener; what comes then is counted, not kept.
 const WAITING_MAX: usize = 1 << 16;
+/// The same when they take so many bytes: one can have many texts of a guest's.
+const BYTES_MAX: usize = 64 << 20;
 
 /// Has whoever takes events look. It is called on the thread that reads the rings, and must not wait.
 type Bell = Box<dyn Fn() + Send>;
 
 struct Queue {
     waiting: VecDeque<LiveEvent>,
+    /// What they take.
+    bytes: usize,
     /// Events that there was no room for, after all that wait.
     unread: u64,
     is_over: bool,
@@ -28,14 +32,14 @@ struct Queue {
 impl Queue {
     /// Adds one, which is made only if there is room for it. The bell rings when there was nothing before.
     fn push(&mut self, make: impl FnOnce() -> LiveEvent) {
-        if self.waiting.len() >= WAITING_MAX {
+        if self.waiting.len() >= WAITING_MAX || self.bytes >= BYTES_MAX {
             self.unread = self.unread.saturating_add(1);
             return;
         }
         let event = make();
         let was_empty = self.waiting.is_empty();
         self.say_unread(&event);
-        self.waiting.push_back(event);
+        self.add(event);
         if was_empty {
             (self.bell)();
         }
@@ -45,11 +49,25 @@ impl Queue {
     fn say_unread(&mut self, next: &LiveEvent) {
         let count = std::mem::take(&mut self.unread);
         if count > 0 {
-            self.waiting.push_back(LiveEvent {
+            self.add(LiveEvent {
                 what: Happening::Unread { count },
                 ..next.clone()
             });
         }
+    }
+
+    fn add(&mut self, event: LiveEvent) {
+        self.bytes = self.bytes.saturating_add(event.bytes());
+        self.waiting.push_back(event);
+    }
+
+    /// The next ones, at most so many.
+    fn take(&mut self, most: usize) -> Vec<LiveEvent> {
+        let count = most.min(self.waiting.len());
+        let taken: Vec<_> = self.waiting.drain(..count).collect();
+        let bytes = taken.iter().map(LiveEvent::bytes).sum();
+        self.bytes = self.bytes.saturating_sub(bytes);
+        taken
     }
 }
 
@@ -86,6 +104,7 @@ pub struct Listener {
 pub fn tail(bell: impl Fn() + Send + 'static) -> (Tail, Listener) {
     let queue = Arc::new(Mutex::new(Queue {
         waiting: VecDeque::new(),
+        bytes: 0,
         unread: 0,
         is_over: false,
         bell: Box::new(bell),
@@ -101,9 +120,7 @@ impl Tail {
     /// The next events, at most so many.
     #[must_use]
     pub fn take(&self, most: usize) -> Vec<LiveEvent> {
-        let mut queue = lock(&self.0);
-        let count = most.min(queue.waiting.len());
-        queue.waiting.drain(..count).collect()
+        lock(&self.0).take(most)
     }
 
     /// Whether there are any now.

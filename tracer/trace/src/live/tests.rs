@@ -164,6 +164,35 @@ fn who_does_not_take_misses_and_is_told_where_and_how_much() {
     assert_eq!(rung.load(Ordering::Relaxed), 2);
 }
 
+/// A guest fills an event with text: so many of them took gigabytes.
+#[test]
+fn what_waits_takes_so_many_bytes_and_no_more() {
+    let (tail, listener) = tail(|| {});
+    let event = LiveEvent {
+        time_ns: 0,
+        vcpu: 0,
+        thread: 0,
+        task: None,
+        depth: 0,
+        what: Happening::Event {
+            event: "said".into(),
+            fields: Fields(vec![(
+                "text".into(),
+                FieldValue::of_text(&[b'x'; 1 << 20], false),
+            )]),
+        },
+    };
+    for _ in 0..100 {
+        listener.hear(|| event.clone());
+    }
+    assert_eq!(tail.take(usize::MAX).len(), 64);
+    // There is room again, and it is said how many are missing.
+    listener.hear(|| event.clone());
+    let next = tail.take(usize::MAX);
+    assert_eq!(next[0].what, Happening::Unread { count: 36 });
+    assert_eq!(next.len(), 2);
+}
+
 #[test]
 fn the_end_comes_after_all_that_was_told_and_says_what_is_missing() {
     let (mut live, tail, rung) = heard();

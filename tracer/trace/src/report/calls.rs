@@ -18,6 +18,7 @@ use super::error::ReportError;
 use super::functions::Functions;
 use super::open_calls::OpenCalls;
 use super::trace_end::TraceEnd;
+use crate::as_found::open_file;
 use crate::event::{End, Event, EventKind, Sink};
 use crate::event::{Moment, Values};
 use crate::export::call_formats::CallFormats;
@@ -584,7 +585,7 @@ impl Calls {
 
 /// The file beside a data file, if there is one.
 fn beside(path: &Path) -> Result<Option<File>, ReportError> {
-    match File::open(path) {
+    match open_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         opened => opened.map(Some).map_err(ReportError::io("open", path)),
     }

@@ -2,7 +2,6 @@
 //! come from anywhere.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,6 +13,7 @@ use terms::printable::masked;
 use super::Watch;
 use super::error::ReportError;
 use super::scratch::Scratch;
+use crate::as_found::open_file;
 use crate::event::Event;
 use crate::event::Moment;
 use crate::export::call_formats::{CallFormats, VALUES_FILE};
@@ -27,6 +27,8 @@ use crate::export::uftrace::{NO_CALLS, NO_CLOCK, SideFile, VERSION, has_lock, wr
 const MAX_TEXT: u64 = 256 << 20;
 /// The most tasks that a trace can have: one per vCPU.
 const MAX_TASKS: usize = 4096;
+/// The most that is read of a function's name.
+const NAME_MAX: usize = 4096;
 /// The `info` header: mark, version, header size, byte order, word size.
 const INFO_START: [u8; 16] = *b"Ftrace!\0\x04\0\0\0\x28\0\x01\x02";
 
@@ -267,7 +269,7 @@ impl Names {
 fn read_text(path: &Path) -> Result<String, ReportError> {
     let failed = || ReportError::io("read", path);
     let mut bytes = Vec::new();
-    File::open(path)
+    open_file(path)
         .map_err(failed())?
         .take(MAX_TEXT)
         .read_to_end(&mut bytes)
@@ -286,7 +288,7 @@ fn check_info(path: &Path) -> Result<(), ReportError> {
         return Err(ReportError::damaged(path, "no such file"));
     }
     let mut start = [0; INFO_START.len()];
-    let mut file = File::open(path).map_err(ReportError::io("open", path))?;
+    let mut file = open_file(path).map_err(ReportError::io("open", path))?;
     if file.read_exact(&mut start).is_err() {
         return Err(ReportError::damaged(path, "shorter than its header"));
     }
@@ -324,6 +326,10 @@ fn read_tasks(directory: &Path, is_ours: bool) -> Result<(Vec<Task>, Option<Stri
             if (is_ours && tid < FIRST_TID) || !known.insert(tid) {
                 continue;
             }
+            if tasks.len() == MAX_TASKS {
+                let most = format!("more than {MAX_TASKS} tasks");
+                return Err(ReportError::damaged(&path, most));
+            }
             tasks.push(Task {
                 vcpu: tasks.len(),
                 thread: tid.saturating_sub(FIRST_TID),
@@ -331,12 +337,6 @@ fn read_tasks(directory: &Path, is_ours: bool) -> Result<(Vec<Task>, Option<Stri
                 side: directory.join(format!("{tid}.side")),
             });
         }
-    }
-    if tasks.len() > MAX_TASKS {
-        return Err(ReportError::damaged(
-            &path,
-            format!("{} tasks", tasks.len()),
-        ));
     }
     Ok((tasks, session))
 }
@@ -389,9 +389,18 @@ fn read_symbols(path: &Path, base: u64) -> Result<Names, ReportError> {
         // Of several names for one address, the first: the list is sorted.
         names
             .entry(base.wrapping_add(address))
-            .or_insert_with(|| masked(name).into_owned());
+            .or_insert_with(|| masked(cut(name)).into_owned());
     }
     Ok(Names(names))
+}
+
+/// A name as far as anybody reads it: stacks and lines repeat it.
+fn cut(name: &str) -> &str {
+    let mut end = name.len().min(NAME_MAX);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    name.get(..end).unwrap_or_default()
 }
 
 fn parse_symbol(line: &str) -> Option<(u64, &str)> {

@@ -19,6 +19,9 @@ use crate::export::uftrace::record::truncated;
 /// So many events are looked through for one that belongs before a step.
 const LOOKED_AT: usize = 64;
 
+/// Functions of one name that are looked at.
+const ANCHORS_MAX: usize = 64;
+
 /// A step that comes after a probe's hits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Anchor {
@@ -69,7 +72,11 @@ impl Hits {
         for probe in trace.probes()? {
             if let Some(anchor) = Anchor::of(&probe, calls) {
                 hits.traced.insert(anchor.function, Traced::Unknown);
-                hits.anchors.entry(probe.name).or_default().push(anchor);
+                let anchors = hits.anchors.entry(probe.name).or_default();
+                // Each step is compared with all of them.
+                if anchors.len() < ANCHORS_MAX && !anchors.contains(&anchor) {
+                    anchors.push(anchor);
+                }
             }
         }
         Ok(hits)

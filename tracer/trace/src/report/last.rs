@@ -55,10 +55,19 @@ pub fn print_last(
     })
 }
 
+/// Beside each call that is kept, so many things that are none: ends of calls, and what is lost. A guest can make them alone.
+const BESIDE: usize = 64;
+
 /// The newest of each vCPU.
 struct Tails<T> {
-    of_vcpu: Vec<VecDeque<T>>,
+    of_vcpu: Vec<Tail<T>>,
     most: usize,
+}
+
+/// The newest of one, and how many of them are calls.
+struct Tail<T> {
+    items: VecDeque<T>,
+    calls: usize,
 }
 
 impl<T> Tails<T> {
@@ -72,14 +81,20 @@ impl<T> Tails<T> {
     /// Adds one; `is_call` when it counts.
     fn push(&mut self, vcpu: usize, item: T, is_call: impl Fn(&T) -> bool) {
         while self.of_vcpu.len() <= vcpu {
-            self.of_vcpu.push(VecDeque::new());
+            self.of_vcpu.push(Tail {
+                items: VecDeque::new(),
+                calls: 0,
+            });
         }
         let Some(tail) = self.of_vcpu.get_mut(vcpu) else {
             return;
         };
-        tail.push_back(item);
-        while tail.iter().filter(|item| is_call(item)).count() > self.most {
-            tail.pop_front();
+        tail.calls += usize::from(is_call(&item));
+        tail.items.push_back(item);
+        let all = self.most.saturating_mul(1 + BESIDE);
+        while tail.calls > self.most || tail.items.len() > all {
+            let oldest = tail.items.pop_front();
+            tail.calls -= usize::from(oldest.is_some_and(|oldest| is_call(&oldest)));
         }
     }
 }
@@ -174,17 +189,18 @@ impl Ends {
         let name = |function| calls.name(trace, function).into_owned();
         let mut printed = 0;
         for (vcpu, tail) in (0..).zip(&self.calls.of_vcpu) {
-            printed += tail.iter().filter(|shown| is_call(shown)).count() as u64;
+            printed += tail.calls as u64;
+            let items = &tail.items;
             match trace.is_graph() {
-                true => print_nested(trace, calls, self.open.line(vcpu, name), tail, out)?,
-                false => print_flat(trace, calls, tail, out)?,
+                true => print_nested(trace, calls, self.open.line(vcpu, name), items, out)?,
+                false => print_flat(trace, calls, items, out)?,
             }
         }
         let of_vcpu = self.points.of_vcpu.iter().enumerate();
-        for (vcpu, tail) in of_vcpu.filter(|(_, tail)| !tail.is_empty()) {
+        for (vcpu, tail) in of_vcpu.filter(|(_, tail)| !tail.items.is_empty()) {
             writeln!(out, "# events of CPU {vcpu}")?;
-            printed += tail.len() as u64;
-            tail.iter().try_for_each(|point| {
+            printed += tail.items.len() as u64;
+            tail.items.iter().try_for_each(|point| {
                 function_line(
                     out,
                     vcpu,
@@ -225,4 +241,27 @@ fn print_flat(
         let caller = calls.caller_name(trace, step);
         entry_line((trace, calls), Times::default(), (step, caller), out)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each was compared with all before it, and all were kept.
+    #[test]
+    fn what_is_no_call_is_kept_beside_calls_and_so_much_of_it() {
+        let mut tails = Tails::new(2);
+        for item in 0..10_000 {
+            tails.push(0, item, |item| item % 1000 == 0);
+        }
+        let tail = &tails.of_vcpu[0];
+        assert_eq!((tail.items.len(), tail.calls), (2 * (1 + BESIDE), 0));
+        assert_eq!(tail.items.back(), Some(&9_999));
+        for item in [10_000, 10_001, 11_000, 12_000, 12_001] {
+            tails.push(0, item, |item| item % 1000 == 0);
+        }
+        let tail = &tails.of_vcpu[0];
+        assert_eq!(tail.calls, 2);
+        assert_eq!(tail.items, [10_001, 11_000, 12_000, 12_001]);
+    }
 }

@@ -235,6 +235,49 @@ fn a_task_that_is_listed_twice_is_read_once() {
     assert_eq!(counts(), before);
 }
 
+#[test]
+fn more_tasks_than_a_trace_can_have_are_refused_before_they_are_there() {
+    let (_root, directory) = trace();
+    let tasks = directory.join("task.txt");
+    let listed = fs::read_to_string(&tasks).unwrap();
+    let most = |count: u32| {
+        let more = (0..count).map(|tid| format!("TASK timestamp=0.0 tid={}\n", 5000 + tid));
+        fs::write(&tasks, listed.clone() + &more.collect::<String>()).unwrap();
+        TraceDirectory::open(&directory)
+    };
+    assert_eq!(most(4094).unwrap().tasks.len(), 4096);
+    let refused = most(4095).unwrap_err().to_string();
+    assert!(refused.contains("more than 4096 tasks"), "{refused}");
+}
+
+/// Each line and each stack would repeat it.
+#[test]
+fn of_a_name_that_has_no_end_the_beginning_is_read() {
+    let (_root, directory) = trace();
+    let symbols = directory.join("guest.elf.sym");
+    let listed = fs::read_to_string(&symbols).unwrap();
+    let line = listed.lines().find(|line| line.ends_with(" f1")).unwrap();
+    let long = format!("{}{}", line.trim_end_matches("f1"), "\u{e9}".repeat(3000));
+    fs::write(&symbols, listed.replace(line, &long)).unwrap();
+    let (_, shown) = text(&directory, Format::Function);
+    let longest = shown.lines().map(|line| line.matches('\u{e9}').count());
+    assert_eq!(longest.max(), Some(2048));
+}
+
+/// Who opened it waited for ever.
+#[test]
+fn a_pipe_in_place_of_what_describes_a_trace_is_refused() {
+    for name in ["exotrace.json", "task.txt", "info", "guest.elf.sym"] {
+        let (_root, directory) = trace();
+        let file = directory.join(name);
+        fs::remove_file(&file).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(&file).status();
+        assert!(made.unwrap().success());
+        let refused = TraceDirectory::open(&directory).unwrap_err().to_string();
+        assert!(refused.contains("it is no file"), "{refused}");
+    }
+}
+
 /// Somebody is about to write it.
 #[test]
 fn a_task_that_is_listed_in_part_is_not_there_yet() {

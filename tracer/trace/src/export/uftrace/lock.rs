@@ -68,8 +68,10 @@ impl DirectoryLock {
 #[must_use]
 pub fn writer_of(directory: &Path) -> Option<String> {
     let path = directory.join(LOCK_FILE);
-    let is_file = fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
-    let file = File::open(path).ok().filter(|_| is_file)?;
+    let found = fs::symlink_metadata(&path).ok();
+    // Before it is opened: a pipe would be waited for.
+    found.filter(std::fs::Metadata::is_file)?;
+    let file = File::open(path).ok()?;
     match file.try_lock_shared() {
         Err(TryLockError::WouldBlock) => Some(read_writer(file)),
         _ => None,
@@ -123,6 +125,16 @@ mod tests {
         ours.release().unwrap();
         assert_eq!(writer_of(directory.path()), None);
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    /// To open it waits for who writes to it.
+    #[test]
+    fn a_pipe_is_nobodys_lock() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(LOCK_FILE);
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        assert_eq!(writer_of(directory.path()), None);
     }
 
     #[test]

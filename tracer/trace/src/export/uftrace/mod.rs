@@ -555,7 +555,9 @@ fn module_name(image: &str) -> String {
         .and_then(|name| name.to_str())
         .unwrap_or("guest");
     let plain = |char: char| char.is_ascii_alphanumeric() || "._-+".contains(char);
-    name.chars()
-        .map(|char| if plain(char) { char } else { '_' })
+    // One that begins with a dot is no name of a file to who reads it.
+    let is_plain = |at: usize, char: char| plain(char) && (at, char) != (0, '.');
+    name.char_indices()
+        .map(|(at, char)| if is_plain(at, char) { char } else { '_' })
         .collect()
 }

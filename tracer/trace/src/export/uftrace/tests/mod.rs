@@ -214,6 +214,13 @@ fn only_traces_are_overwritten_and_only_when_forced() {
     check_new(Path::new("such-a-directory")).unwrap();
 }
 
+/// What reads the trace takes no such name for one of a file.
+#[test]
+fn an_image_whose_name_begins_with_a_dot_has_another_one() {
+    assert_eq!(module_name("a/.vmlinux-6.1"), "_vmlinux-6.1");
+    assert_eq!(module_name("a/v.m l"), "v.m_l");
+}
+
 #[test]
 fn a_trace_that_came_to_nothing_is_taken_away_once_nobody_writes_it() {
     let root = tempfile::tempdir().unwrap();
