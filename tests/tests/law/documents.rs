@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use tests::transcript::blocks;
 
@@ -110,6 +111,38 @@ fn links_lead_to_files_that_there_are() {
         broken.extend(missing.map(|link| format!("{}: {link}", page.display())));
     }
     assert!(broken.is_empty(), "{broken:#?}");
+}
+
+/// What stands in backquotes and ends in `.rs` is a file, or the end of its path.
+#[test]
+fn source_files_that_are_named_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let listed = Command::new("git")
+        .args(["ls-files", "-z", "*.rs", "*.md"])
+        .current_dir(&root)
+        .output();
+    let listed = String::from_utf8(listed.expect("git").stdout).expect("names");
+    let files: Vec<&str> = listed.split('\0').filter(|name| !name.is_empty()).collect();
+    let is_there = |name: &str| {
+        let end = format!("/{name}");
+        files.iter().any(|file| format!("/{file}").ends_with(&end))
+    };
+    let pages = files.iter().filter(|file| file.ends_with(".md"));
+    // What has changed since is told as it was.
+    let pages = pages.filter(|page| **page != "CHANGELOG.md");
+    let (mut named, mut missing) = (0, Vec::new());
+    for page in pages {
+        let text = fs::read_to_string(root.join(page)).expect("a page");
+        let words = text.split('`').skip(1).step_by(2);
+        for word in words.filter(|word| word.ends_with(".rs") && !word.contains([' ', '*', ':'])) {
+            named += 1;
+            if !is_there(word) {
+                missing.push(format!("{page}: {word}"));
+            }
+        }
+    }
+    assert!(named > 100, "{named}");
+    assert!(missing.is_empty(), "{missing:#?}");
 }
 
 /// The lists of system calls are shown as they are.

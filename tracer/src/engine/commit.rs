@@ -205,7 +205,8 @@ impl Commit<'_> {
         left
     }
 
-    /// A guest that has taken the window back needs nothing more than its nops.
+    /// A guest that has taken the window back needs nothing more than its nops. It is looked at in any case: under a stop that puts
+    /// entries back which the guest has cleared.
     fn check_window(&self, proof: &mut impl Proof, plan: &Plan) -> Result<(), ApplyError> {
         let is_seen = match &self.foothold {
             Some(foothold) => proof.check_window(&foothold.window).map_err(Into::into),

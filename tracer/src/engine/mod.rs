@@ -333,7 +333,7 @@ impl Engine {
     /// all those of the module whose description is at `announced`, whose init function is about to be called.
     ///
     /// # Errors
-    /// A [`ModuleError`] when the list of modules cannot be read; then none is known any more.
+    /// A [`ModuleError`] when the list of modules cannot be read; then those are known that were.
     pub fn read_modules(
         &mut self,
         memory: &(impl PhysicalMemory + ?Sized),

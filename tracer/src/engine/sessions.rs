@@ -74,7 +74,7 @@ impl Sessions {
         if self.named(&config.name).is_some() {
             return Err(AttachError::NameTaken { name: config.name });
         }
-        let foothold = foothold.ok_or(WindowError::NoVcpu)?;
+        let foothold = foothold.ok_or(AttachError::NotAttached)?;
         let Some((mut id, mut reused)) = self.free(foothold, &config, functions) else {
             return Err(AttachError::TooManySessions { name: config.name });
         };

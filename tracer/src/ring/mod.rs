@@ -8,9 +8,9 @@
 //!
 //! * *overwrite* mode: the limit is out of reach; the oldest records are written over;
 //! * *discard* mode: the limit follows the reader, or the oldest slot that is still unwritten, at the
-//!   distance of the ring's size;
+//!   distance of the ring's size less a sixteenth, for writers that were about to write;
 //! * *lossless* mode: the same, but who finds the ring full waits ([`turnstile`]);
-//! * *off*: the limit is 0, and stubs do not count either.
+//! * *off*: the limit is 0, and stubs do not count either; *held*, for a dump: they count and do not write.
 //!
 //! The value that `xadd` returns also carries the number of the ring, so a writer that is moved to
 //! another vCPU between its instructions still fills the slot that it reserved, and

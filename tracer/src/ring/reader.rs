@@ -46,7 +46,7 @@ pub trait RingMemory {
     fn store(&self, ring: u16, word: CellWord, value: u64);
     /// Copies slots of `ring` from `slot` on; never asked for slots past the ring's end.
     fn copy(&self, ring: u16, slot: u64, into: &mut [u64]);
-    /// Copies the second words of the records from `slot` on; only asked of a graph session's rings.
+    /// Copies the second words of the records from `slot` on; only asked of rings whose records have two.
     fn copy_details(&self, ring: u16, slot: u64, into: &mut [u64]) {
         let _ = (ring, slot);
         into.fill(0);

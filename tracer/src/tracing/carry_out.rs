@@ -41,9 +41,18 @@ impl Carried {
     }
 
     fn add(&mut self, part: Applied) {
-        self.applied.patched += part.patched;
-        self.applied.restored += part.restored;
-        self.applied.skipped.extend(part.skipped);
+        let Applied {
+            patched,
+            restored,
+            written,
+            skipped,
+            unasked,
+        } = part;
+        self.applied.patched += patched;
+        self.applied.restored += restored;
+        self.applied.written = self.applied.written.saturating_add(written);
+        self.applied.skipped.extend(skipped);
+        self.applied.unasked = self.applied.unasked.saturating_add(unasked);
     }
 }
 

@@ -156,7 +156,11 @@ const fn step_of(error: &E) -> usize {
         | E::NoWayBack { .. } => 0,
         E::Traced { .. } | E::MapFiles { .. } => 1,
         E::Ptrace { .. } => 2,
-        E::Late { .. } | E::Ended { .. } | E::NoThread { .. } | E::Closed { .. } => 3,
+        E::Late { .. }
+        | E::Ended { .. }
+        | E::NotHeld { .. }
+        | E::NoThread { .. }
+        | E::Closed { .. } => 3,
         E::Call { .. } | E::Logs(_) | E::Window { .. } | E::NoPlace { .. } => 4,
         E::Not64Bit => 5,
         E::NoMemory { .. } | E::Access { .. } => 6,

@@ -161,7 +161,15 @@ pub enum ForeignError {
         /// What the system said.
         source: io::Error,
     },
-    /// No thread of it executes a vCPU.
+    /// What is done to a guest that is held was to be done to one that is not, or to a vCPU that it has not.
+    #[error("vCPU {vcpu} of process {pid} is not held: pause the guest first")]
+    NotHeld {
+        /// The process.
+        pid: i32,
+        /// The vCPU.
+        vcpu: u16,
+    },
+    /// No thread executes a vCPU that has something half done.
     #[error(
         "no thread of process {pid} executes vCPU {vcpu}, and what it did last is half done: is its guest to be let run first?"
     )]

@@ -1,6 +1,6 @@
 //! Whether the kernel that is traced still runs. A guest that was reset, or that boots another kernel (kexec), executes with other
-//! page tables: what was the kernel's text lies elsewhere, or nowhere. Looked at once a second, by the registers that a
-//! pause has anyway. A kernel that was loaded anew at the very same place is told by our jumps, which it has not
+//! page tables: what was the kernel's text lies elsewhere, or nowhere. Looked at once a second, by registers, for
+//! which the guest is paused. A kernel that was loaded anew at the very same place is told by our jumps, which it has not
 //! (`Tracing::look_at_window`).
 //!
 //! vCPUs are in other page tables for moments without any reset, too (system management, waking from sleep), so it takes

@@ -354,7 +354,7 @@ impl Foreign {
     /// Does `what` with a vCPU that is held.
     ///
     /// # Errors
-    /// Those of `what`, or [`ForeignError::NoThread`] when it is not held.
+    /// Those of `what`, or [`ForeignError::NotHeld`].
     pub(super) fn with_parked<T>(
         &self,
         vcpu: u16,
@@ -364,7 +364,7 @@ impl Foreign {
         let mut hold = self.hold.borrow_mut();
         let parked = hold.parked.as_mut();
         let parked = parked.and_then(|all| all.get_mut(vcpu));
-        let parked = parked.ok_or(ForeignError::NoThread { pid, vcpu })?;
+        let parked = parked.ok_or(ForeignError::NotHeld { pid, vcpu })?;
         what(parked, Instant::now() + PATIENCE)
     }
 
@@ -376,7 +376,7 @@ impl Foreign {
         let pid = self.process.pid();
         let mut hold = self.hold.borrow_mut();
         let parked = hold.parked.as_mut();
-        let parked = parked.ok_or(ForeignError::NoThread { pid, vcpu: 0 })?;
+        let parked = parked.ok_or(ForeignError::NotHeld { pid, vcpu: 0 })?;
         // Slots are granted and taken back, one after the other: that took 0.8 s on a busy host.
         let deadline = Instant::now() + LONG;
         let mut slots = Slots::of(parked, &self.process, self.vm, deadline)?;
@@ -548,7 +548,7 @@ mod tests {
         for _ in 0..2 {
             let left = foreign.leave();
             assert!(
-                matches!(left, Err(ForeignError::NoThread { .. })),
+                matches!(left, Err(ForeignError::NotHeld { .. })),
                 "{left:?}"
             );
             assert!(foreign.window.is_some());

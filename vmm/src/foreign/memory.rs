@@ -9,6 +9,7 @@ use terms::region::Region;
 use tracer::guest::SharedMemory;
 use tracer::target::{MemoryError, PhysicalMemory, WindowMemory};
 
+use super::error::ForeignError;
 use super::remote;
 use crate::all_memory::AllMemory;
 use crate::memory::{Memory, Ram};
@@ -66,7 +67,8 @@ impl RemoteRam {
 
     fn write(&self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
         let there = self.host(at, bytes.len())?;
-        remote::write(self.pid, there, bytes).map_err(|_| not_memory(at, bytes.len()))
+        let written = remote::write(self.pid, there, bytes);
+        written.map_err(|error| unreached(at, bytes.len(), &error))
     }
 }
 
@@ -78,8 +80,8 @@ impl RemoteRam {
         for (at, into) in places.iter_mut() {
             pieces.push((self.host(*at, into.len())?, &mut **into));
         }
-        let count = pieces.len();
-        remote::read_all(self.pid, &mut pieces).map_err(|_| not_memory(first, count))
+        let length = pieces.iter().map(|(_, into)| into.len()).sum();
+        remote::read_all(self.pid, &mut pieces).map_err(|error| unreached(first, length, &error))
     }
 
     fn write_all(&self, places: &[(Gpa, &[u8])]) -> Result<(), MemoryError> {
@@ -88,8 +90,8 @@ impl RemoteRam {
         for (at, bytes) in places {
             pieces.push((self.host(*at, bytes.len())?, *bytes));
         }
-        let count = pieces.len();
-        remote::write_all(self.pid, &pieces).map_err(|_| not_memory(first, count))
+        let length = pieces.iter().map(|(_, bytes)| bytes.len()).sum();
+        remote::write_all(self.pid, &pieces).map_err(|error| unreached(first, length, &error))
     }
 }
 
@@ -97,7 +99,7 @@ impl PhysicalMemory for RemoteRam {
     fn read_physical(&self, at: Gpa, into: &mut [u8]) -> Result<(), MemoryError> {
         let there = self.host(at, into.len())?;
         let length = into.len();
-        remote::read(self.pid, there, into).map_err(|_| not_memory(at, length))
+        remote::read(self.pid, there, into).map_err(|error| unreached(at, length, &error))
     }
 }
 
@@ -257,6 +259,12 @@ impl AllMemory for ForeignRam {
     fn write_window(&self, at: Gpa, bytes: &[u8]) -> Result<(), MemoryError> {
         self.mapped.write_window(at, bytes)
     }
+}
+
+/// RAM that the system did not let us reach: the library knows memory or none. Why is for who looks for it.
+fn unreached(at: Gpa, length: usize, error: &ForeignError) -> MemoryError {
+    log::debug!("{error}");
+    not_memory(at, length)
 }
 
 const fn not_memory(address: Gpa, length: usize) -> MemoryError {

@@ -79,10 +79,10 @@ impl AllParked {
     /// One in the name of whose thread calls can be made.
     ///
     /// # Errors
-    /// [`ForeignError::NoThread`].
+    /// [`ForeignError::NotHeld`] of a guest without vCPUs.
     pub fn caller(&mut self, pid: i32) -> Result<&mut Parked, ForeignError> {
         let first = self.vcpus.first_mut();
-        first.ok_or(ForeignError::NoThread { pid, vcpu: 0 })
+        first.ok_or(ForeignError::NotHeld { pid, vcpu: 0 })
     }
 }
 
@@ -90,7 +90,7 @@ impl AllParked {
     /// The same, and all other threads of the VMM.
     ///
     /// # Errors
-    /// [`ForeignError::NoThread`].
+    /// [`ForeignError::NotHeld`] of a guest without vCPUs.
     pub fn caller_and_others<'p>(
         &'p mut self,
         process: &'p Process,
@@ -99,7 +99,7 @@ impl AllParked {
         let parked = self.vcpus.iter().map(Parked::thread).collect();
         let others = Others::of(process, parked, &mut self.others);
         let first = self.vcpus.first_mut();
-        let first = first.ok_or(ForeignError::NoThread { pid, vcpu: 0 })?;
+        let first = first.ok_or(ForeignError::NotHeld { pid, vcpu: 0 })?;
         Ok((first, others))
     }
 }
@@ -142,11 +142,17 @@ pub(super) fn park(
             }
             _ => {}
         }
-        let half_done = half_done.map_or(0, |vcpu| vcpu.number());
+        let half_done = half_done.map(|vcpu| vcpu.number());
         drop((known, others));
         if !rest.a_moment() {
-            let (pid, vcpu) = (process.pid(), half_done);
-            return Err(ForeignError::NoThread { pid, vcpu });
+            let pid = process.pid();
+            return Err(match half_done {
+                Some(vcpu) => ForeignError::NoThread { pid, vcpu },
+                None => ForeignError::Late {
+                    thread: pid,
+                    what: "the threads that execute its vCPUs were looked for, which went on changing",
+                },
+            });
         }
     }
 }

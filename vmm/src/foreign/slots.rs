@@ -73,7 +73,7 @@ impl<'p> Slots<'p> {
     /// Those of this virtual machine, whose vCPUs are parked.
     ///
     /// # Errors
-    /// [`ForeignError::NoThread`].
+    /// [`ForeignError::NotHeld`].
     pub fn of(
         all: &'p mut AllParked,
         process: &'p Process,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 static STANDING: Mutex<usize> = Mutex::new(0);
 static FEWER: Condvar = Condvar::new();
 
-/// No pause of ours is longer; one that a user has asked for is as long as he likes.
+/// Few pauses of ours are longer: those of who attaches or leaves, and one that a user has asked for.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two looks whether there is something else to do.
 const LOOK: Duration = Duration::from_millis(100);

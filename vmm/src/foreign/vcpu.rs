@@ -309,7 +309,7 @@ impl Parked {
         self.vcpu.is_consistent()
     }
 
-    /// Whether its thread waits in a system call, and for longer than for a lock as far as that can be seen.
+    /// Whether its thread is in a system call.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         let registers = self.held.registers();

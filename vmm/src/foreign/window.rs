@@ -186,8 +186,12 @@ fn map_there(
             let host = parked.call("mmap", libc::SYS_mmap, arguments, deadline)?;
             Ok((file, host))
         });
-    parked.call("close", libc::SYS_close, [fd, 0, 0, 0, 0, 0], deadline)?;
-    mapped
+    let closed = parked.call("close", libc::SYS_close, [fd, 0, 0, 0, 0, 0], deadline);
+    if let (Err(_), Ok((_, host))) = (&closed, &mapped) {
+        // Nobody would know of it.
+        let _ = unmap_there(parked, *host, deadline);
+    }
+    closed.and(mapped)
 }
 
 /// Takes a window out of the VMM that its guest has not, or not any more.

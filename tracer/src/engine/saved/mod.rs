@@ -8,7 +8,7 @@
 //! looked at, for all places at once, while no vCPU runs. A word that is there by accident, or left by an
 //! interrupt that is over, costs a function or a retry, never a thread.
 //!
-//! Assumed is that whoever moves a saved frame keeps the address in a word at a multiple of four, and does not hold it
+//! Assumed is that whoever moves a saved frame keeps the address in a word at a multiple of eight, and does not hold it
 //! in a register alone while it is stopped: between popping a frame and `iret` it is on the stack.
 
 mod search;

@@ -477,7 +477,7 @@ fn more_functions_than_a_record_can_number_are_refused() {
 fn says_what_is_missing() {
     let (mut engine, mut target) = machine(2);
     let refused = engine.create_session(&mut target, config("x"));
-    assert_eq!(refused, Err(AttachError::Window(WindowError::NoVcpu)));
+    assert_eq!(refused, Err(AttachError::NotAttached));
     // A plan of another guest: what leads into a window needs one.
     let (mut other, mut its, session) = attached(2);
     let plan = other.plan(&mut its, session, &select([0])).unwrap();
