@@ -74,8 +74,7 @@ pub fn give_back(
         target.read_physical(lies, &mut kept)?;
         for (slot, (there, own)) in words(&stack).zip(words(&kept)).enumerate() {
             let slot = at.wrapping_add((slot * WORD) as u64);
-            let is_spared = spared.iter().any(|range| range.contains(&slot.0));
-            if is_stub(there) && own != 0 && !is_stub(own) && !is_spared {
+            if is_stub(there) && own != 0 && !is_stub(own) && !holds(&spared, slot.0) {
                 target.write(slot, &own.to_le_bytes())?;
                 given += 1;
             }
@@ -155,7 +154,18 @@ fn leave_out_old(
     frames: &mut Vec<(Gva, u64)>,
     own: impl Fn(Gva, Gva) -> Gva,
 ) {
-    let with_place = |frame: (Gva, u64)| (frame, physical(target, frame.0));
+    // They ascend: of each page it is asked once where it lies, however many a guest has put there.
+    let mut last = None;
+    let with_place = |frame: (Gva, u64)| {
+        let offset = frame.0.0 % PAGE;
+        let page = Gva(frame.0.0 - offset);
+        let lies = match last {
+            Some((known, lies)) if known == page => lies,
+            _ => physical(target, page),
+        };
+        last = Some((page, lies));
+        (frame, lies.map(|lies| lies.wrapping_add(offset)))
+    };
     let mut there: Vec<_> = frames.drain(..).map(with_place).collect();
     let is_over = |parts: &[Region], lies: Option<Gpa>| {
         lies.is_some_and(|lies| any_holds(parts, lies, FRAME_WORD))
@@ -179,7 +189,8 @@ fn executing(
     executing.map(|vcpu| keeps(vcpu.rsp)).collect()
 }
 
-/// What is left alone of the page at `at`: where somebody who is in a stub goes on, and what a stub keeps.
+/// What is left alone of the page at `at`, in ascending order and without overlap: where somebody who is in a stub goes on, and what a
+/// stub keeps.
 fn spared(at: Gva, in_stubs: &[(Gva, u64)], executing: &[Range<u64>]) -> Vec<Range<u64>> {
     let near = at.0.saturating_sub(BELOW as u64)..at.0.saturating_add(PAGE);
     let after = |bound: u64| in_stubs.partition_point(|(frame, _)| frame.0 < bound);
@@ -188,7 +199,22 @@ fn spared(at: Gva, in_stubs: &[(Gva, u64)], executing: &[Range<u64>]) -> Vec<Ran
     for (frame, rsp) in near.unwrap_or_default() {
         spared.extend([frame.0..frame.0.saturating_add(WORD as u64), keeps(*rsp)]);
     }
+    spared.sort_unstable_by_key(|range| range.start);
+    spared.dedup_by(|next, before| {
+        let overlaps = next.start <= before.end;
+        if overlaps {
+            before.end = before.end.max(next.end);
+        }
+        overlaps
+    });
     spared
+}
+
+/// Whether one of these ranges, which ascend and do not overlap, has this address.
+fn holds(ranges: &[Range<u64>], at: u64) -> bool {
+    let after = ranges.partition_point(|range| range.start <= at);
+    let last = after.checked_sub(1).and_then(|last| ranges.get(last));
+    last.is_some_and(|range| range.contains(&at))
 }
 
 /// What a stub keeps whose stack pointer this is.
@@ -254,6 +280,26 @@ mod tests {
     use crate::target::TargetMemory;
 
     const STUBS: std::ops::Range<u64> = 0xffff_ffff_b000_0000..0xffff_ffff_b000_1000;
+
+    /// A guest can have hundreds of frames on each of thousands of pages: each word was once compared with all of them.
+    #[test]
+    fn what_is_spared_is_the_same_however_frames_overlap() {
+        let at = Gva(0xffff_8880_0010_0000);
+        let frames: Vec<(Gva, u64)> = [0, 8, 16, 24, 0x200, 0x208, 0xff8]
+            .map(|offset| (at.wrapping_add(offset), at.0 + offset + FRAME))
+            .into();
+        let executing = [keeps(at.0 + 0x210), keeps(at.0 + 0x800)];
+        let each = frames
+            .iter()
+            .flat_map(|(frame, rsp)| [frame.0..frame.0 + 8, keeps(*rsp)]);
+        let each: Vec<_> = each.chain(executing.clone()).collect();
+        let merged = spared(at, &frames, &executing);
+        assert!(merged.len() < each.len(), "{merged:x?}");
+        for slot in (at.0..at.0 + PAGE).step_by(WORD) {
+            let is_spared = each.iter().any(|range| range.contains(&slot));
+            assert_eq!(holds(&merged, slot), is_spared, "{slot:#x}");
+        }
+    }
 
     #[test]
     fn open_calls_get_their_return_addresses_and_nothing_else_is_written() {
