@@ -139,6 +139,24 @@ pub trait TargetMemory {
     /// A [`MemoryError`] that names the first byte that could not be read.
     fn read(&self, at: Gva, into: &mut [u8]) -> Result<(), MemoryError>;
 
+    /// A word of 64 bits.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    fn read_word(&self, at: Gva) -> Result<u64, MemoryError> {
+        let mut bytes = [0; 8];
+        self.read(at, &mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// The address that lies there.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    fn read_address(&self, at: Gva) -> Result<Gva, MemoryError> {
+        self.read_word(at).map(Gva)
+    }
+
     /// So many words of 64 bits that lie one after the other.
     ///
     /// # Errors

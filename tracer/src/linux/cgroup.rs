@@ -80,10 +80,10 @@ impl CgroupLayout {
         }
         let mut level = [0; 4];
         view.read(at.wrapping_add(self.level), &mut level)?;
-        let node = word(&view, at.wrapping_add(self.node))?;
+        let node = view.read_address(at.wrapping_add(self.node))?;
         Ok(Cgroup {
             level: u32::from_le_bytes(level),
-            number: word(&view, node.wrapping_add(self.number))?.0,
+            number: view.read_word(node.wrapping_add(self.number))?,
         })
     }
 
@@ -106,19 +106,19 @@ impl CgroupLayout {
         steps: &mut usize,
     ) -> Result<Option<Gva>, CgroupError> {
         let head = above.wrapping_add(self.children);
-        let mut entry = word(view, head)?;
+        let mut entry = view.read_address(head)?;
         while entry != head {
             if *steps == STEPS_MAX {
                 return Err(CgroupError::Endless(STEPS_MAX));
             }
             *steps += 1;
             let cgroup = Gva(entry.0.wrapping_sub(self.sibling));
-            let node = word(view, cgroup.wrapping_add(self.node))?;
-            let at = word(view, node.wrapping_add(self.name))?;
+            let node = view.read_address(cgroup.wrapping_add(self.node))?;
+            let at = view.read_address(node.wrapping_add(self.name))?;
             if is_text(view, at, name)? && self.is_there(view, cgroup)? {
                 return Ok(Some(cgroup));
             }
-            entry = word(view, entry)?;
+            entry = view.read_address(entry)?;
         }
         Ok(None)
     }
@@ -134,12 +134,6 @@ fn is_text(view: &impl TargetMemory, at: Gva, wanted: &str) -> Result<bool, Memo
         }
     }
     Ok(true)
-}
-
-fn word(view: &impl TargetMemory, at: Gva) -> Result<Gva, MemoryError> {
-    let mut bytes = [0; 8];
-    view.read(at, &mut bytes)?;
-    Ok(Gva(u64::from_le_bytes(bytes)))
 }
 
 #[cfg(test)]

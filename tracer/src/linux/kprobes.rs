@@ -15,7 +15,7 @@ use terms::addr::Gva;
 
 use crate::introspection::KprobesError;
 use crate::linux::kernel_view::{KernelTables, KernelView};
-use crate::target::{MemoryError, PhysicalMemory, TargetMemory};
+use crate::target::{PhysicalMemory, TargetMemory};
 
 /// Lists in the table.
 const LISTS: u64 = 64;
@@ -81,20 +81,20 @@ impl KprobeLayout {
     pub fn read(&self, memory: &(impl PhysicalMemory + ?Sized)) -> Result<Vec<Gva>, KprobesError> {
         let view = KernelView::new(memory, self.tables);
         if let Some(busy) = self.busy
-            && word(&view, busy)? != 0
+            && view.read_word(busy)? != 0
         {
             return Err(KprobesError::Busy);
         }
         let mut found = Vec::new();
         for list in 0..LISTS {
-            let mut node = word(&view, self.table.wrapping_add(8 * list))?;
+            let mut node = view.read_word(self.table.wrapping_add(8 * list))?;
             while node != 0 {
                 if found.len() == KPROBES_MAX {
                     return Err(KprobesError::Endless(KPROBES_MAX));
                 }
                 let kprobe = Gva(node.wrapping_sub(self.list.offset));
-                found.push(Gva(word(&view, kprobe.wrapping_add(self.address.offset))?));
-                node = word(&view, Gva(node))?;
+                found.push(view.read_address(kprobe.wrapping_add(self.address.offset))?);
+                node = view.read_word(Gva(node))?;
             }
         }
         found.sort_unstable();
@@ -115,12 +115,6 @@ pub fn in_the_way(kprobes: &[Gva], at: Gva, end: Gva) -> Option<Gva> {
     let lowest = Gva(at.0.saturating_sub(REACH));
     let first = kprobes.partition_point(|one| *one < lowest);
     kprobes.get(first).copied().filter(|one| *one < end)
-}
-
-fn word(memory: &impl TargetMemory, at: Gva) -> Result<u64, MemoryError> {
-    let mut bytes = [0; 8];
-    memory.read(at, &mut bytes)?;
-    Ok(u64::from_le_bytes(bytes))
 }
 
 #[cfg(test)]

@@ -90,7 +90,7 @@ pub fn listed(
     text: &[TextRange],
 ) -> Result<Listed, BrokenList> {
     let mut listed = Listed::default();
-    let mut page = Gva(word(memory, start)?);
+    let mut page = memory.read_address(start)?;
     for _ in 0..PAGES_MAX {
         if page.0 == 0 {
             listed.sites.sort_unstable();
@@ -117,7 +117,7 @@ fn one_page(
     if count > limit {
         return Err(BrokenList::TooMany { page, count, limit });
     }
-    let records = Gva(word(memory, page.wrapping_add(layout.records))?);
+    let records = memory.read_address(page.wrapping_add(layout.records))?;
     let mut done = 0;
     while done < count {
         let now = (count - done).min(AT_ONCE);
@@ -125,7 +125,7 @@ fn one_page(
         entries(memory, layout, at, now, text, listed)?;
         done += now;
     }
-    Ok(Gva(word(memory, page.wrapping_add(layout.next))?))
+    Ok(memory.read_address(page.wrapping_add(layout.next))?)
 }
 
 /// Takes `count` entries at `at`.
@@ -150,10 +150,4 @@ fn entries(
         }
     }
     Ok(())
-}
-
-fn word(memory: &(impl TargetMemory + ?Sized), at: Gva) -> Result<u64, BrokenList> {
-    let mut bytes = [0; 8];
-    memory.read(at, &mut bytes)?;
-    Ok(u64::from_le_bytes(bytes))
 }

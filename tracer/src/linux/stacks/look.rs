@@ -15,7 +15,7 @@ use crate::module::Module;
 use crate::paging::elsewhere::writable_outside;
 use crate::paging::{PageTableRoot, translate};
 use crate::stack::{CopiedStack, OwnReturn};
-use crate::target::{MemoryError, PhysicalMemory, TargetMemory, VcpuRegisters};
+use crate::target::{PhysicalMemory, TargetMemory, VcpuRegisters};
 
 /// No stack of a 64-bit kernel is smaller, neither a task's nor that of interrupts (`THREAD_SIZE`, `IRQ_STACK_SIZE`,
 /// arch/x86/include/asm/page_64_types.h).
@@ -264,7 +264,7 @@ impl<'a> Look<'a> {
     /// Where the descriptors of pages are, and what says of each piece of memory whether it may be used (KASAN): no stacks.
     fn descriptors(&self) -> TextRange {
         let start = self.layout.descriptors;
-        let start = start.and_then(|start| word(&self.view, start).ok());
+        let start = start.and_then(|start| self.view.read_address(start).ok());
         TextRange {
             start: start.filter(|at| at.0 >> 63 == 1).unwrap_or(ENTRIES),
             end: ENTRIES,
@@ -274,8 +274,8 @@ impl<'a> Look<'a> {
     fn direct_map(&self) -> Option<TextRange> {
         let (start, end) = self.layout.direct_map?;
         let range = TextRange {
-            start: word(&self.view, start).ok()?,
-            end: word(&self.view, end).ok()?,
+            start: self.view.read_address(start).ok()?,
+            end: self.view.read_address(end).ok()?,
         };
         (range.start.0 >> 63 == 1 && range.start < range.end).then_some(range)
     }
@@ -283,7 +283,7 @@ impl<'a> Look<'a> {
     /// Whether return addresses of it are kept elsewhere than on its stack.
     fn keeps(&self, task: Task) -> bool {
         let kept = self.layout.kept.iter();
-        let mut words = kept.map(|offset| word(&self.view, task.at.wrapping_add(*offset)));
+        let mut words = kept.map(|offset| self.view.read_address(task.at.wrapping_add(*offset)));
         !words.all(|word| word == Ok(Gva(0)))
     }
 
@@ -297,7 +297,7 @@ impl<'a> Look<'a> {
             .view
             .read(task.at.wrapping_add(layout.on_cpu), &mut on_cpu);
         let executes = on_cpu != [0; 4];
-        let own = word(&self.view, task.at.wrapping_add(layout.pointer));
+        let own = self.view.read_address(task.at.wrapping_add(layout.pointer));
         match (read, pointer, own) {
             (Ok(()), Some(pointer), _) if executes => State::Runs(pointer),
             (Ok(()), None, _) if executes => State::Executes,
@@ -380,8 +380,10 @@ fn idle(view: &View<'_>, processors: Option<&Processors>, list: &TaskLayout) -> 
     let all = || processors.per_cpu.bases(view).unwrap_or_default();
     let bases = processors.started(view).unwrap_or_else(all).into_iter();
     let found = bases.filter_map(|base| {
-        let at = word(view, base.wrapping_add(processors.idle.0)).ok()?;
-        let stack = word(view, at.wrapping_add(list.stack)).ok()?;
+        let at = view
+            .read_address(base.wrapping_add(processors.idle.0))
+            .ok()?;
+        let stack = view.read_address(at.wrapping_add(list.stack)).ok()?;
         Some(Task { at, stack })
     });
     found.collect()
@@ -394,21 +396,17 @@ fn of_no_task(view: &View<'_>, processors: &Processors) -> Vec<Gva> {
         places.unwrap_or_default().into_iter()
     };
     let highest = processors.interrupts.into_iter().flat_map(each);
-    let highest = highest.filter_map(|place| word(view, place).ok());
+    let highest = highest.filter_map(|place| view.read_address(place).ok());
     let interrupts = highest.map(|at| Gva(at.0.wrapping_add(8).wrapping_sub(STACK_MIN)));
     let cached = processors.cached.into_iter().flat_map(|(at, address)| {
         let numbered = (0..CACHED).map(move |number| at.wrapping_add(8 * number));
-        let areas = numbered.flat_map(each).filter_map(|at| word(view, at).ok());
-        areas.filter_map(move |area| word(view, area.wrapping_add(address)).ok())
+        let areas = numbered
+            .flat_map(each)
+            .filter_map(|at| view.read_address(at).ok());
+        areas.filter_map(move |area| view.read_address(area.wrapping_add(address)).ok())
     });
     interrupts
         .chain(cached)
         .filter(|at| at.0 >> 63 == 1)
         .collect()
-}
-
-fn word(view: &View<'_>, at: Gva) -> Result<Gva, MemoryError> {
-    let mut bytes = [0; 8];
-    view.read(at, &mut bytes)?;
-    Ok(Gva(u64::from_le_bytes(bytes)))
 }

@@ -107,7 +107,8 @@ impl<M: TargetMemory + ?Sized> Walk<'_, M> {
         let mut process = self.layout.first;
         while self.step() {
             self.threads(process)?;
-            let next = self.word(process.wrapping_add(self.layout.tasks))?;
+            let tasks = process.wrapping_add(self.layout.tasks);
+            let next = self.memory.read_address(tasks)?;
             process = Gva(next.0.wrapping_sub(self.layout.tasks));
             if process == self.layout.first {
                 break;
@@ -119,15 +120,16 @@ impl<M: TargetMemory + ?Sized> Walk<'_, M> {
     /// All threads of a process; at least the one that it is.
     fn threads(&mut self, process: Gva) -> Result<(), MemoryError> {
         self.add(process)?;
-        let signal = self.word(process.wrapping_add(self.layout.signal))?;
+        let signal = process.wrapping_add(self.layout.signal);
+        let signal = self.memory.read_address(signal)?;
         let head = signal.wrapping_add(self.layout.thread_head);
-        let mut node = self.word(head)?;
+        let mut node = self.memory.read_address(head)?;
         while node != head && self.step() {
             let thread = Gva(node.0.wrapping_sub(self.layout.thread_node));
             if thread != process {
                 self.add(thread)?;
             }
-            node = self.word(node)?;
+            node = self.memory.read_address(node)?;
         }
         Ok(())
     }
@@ -142,10 +144,6 @@ impl<M: TargetMemory + ?Sized> Walk<'_, M> {
     fn add(&mut self, at: Gva) -> Result<(), MemoryError> {
         self.found.push(task(self.memory, self.layout, at)?);
         Ok(())
-    }
-
-    fn word(&self, at: Gva) -> Result<Gva, MemoryError> {
-        word(self.memory, at)
     }
 }
 
@@ -165,14 +163,8 @@ fn task(
     let pid = i32::from_le_bytes(pid);
     Ok(Task {
         at,
-        stack: word(memory, at.wrapping_add(layout.stack))?,
+        stack: memory.read_address(at.wrapping_add(layout.stack))?,
         pid,
         name: format!("{comm}-{pid}"),
     })
-}
-
-fn word(memory: &(impl TargetMemory + ?Sized), at: Gva) -> Result<Gva, MemoryError> {
-    let mut bytes = [0; 8];
-    memory.read(at, &mut bytes)?;
-    Ok(Gva(u64::from_le_bytes(bytes)))
 }
