@@ -8,6 +8,7 @@ use terms::addr::Gva;
 use terms::event_format::EventFormat;
 use terms::field::{Enumeration, Field, FieldType};
 use terms::function::{Function, FunctionId};
+use terms::printable::masked;
 
 use crate::doubt::TimeNote;
 use crate::event::Moment;
@@ -105,15 +106,18 @@ impl From<&Function> for FunctionNote {
 }
 
 impl From<FunctionNote> for Function {
+    /// Its names go into files that have one on a line, and from there to terminals. Those of an image are plain.
     fn from(note: FunctionNote) -> Self {
-        let name: Arc<str> = note.name.into();
+        let plain = |name: &str| Arc::from(&*masked(name));
+        let name: Arc<str> = plain(&note.name);
+        let display = note.display.as_deref().map(plain);
         Self {
             address: Gva(note.at),
             size: note.size,
-            display: note.display.map_or_else(|| Arc::clone(&name), Arc::from),
+            display: display.unwrap_or_else(|| Arc::clone(&name)),
             name,
-            aliases: note.aliases.into_iter().map(Arc::from).collect(),
-            module: note.module.map(Arc::from),
+            aliases: note.aliases.iter().map(|alias| plain(alias)).collect(),
+            module: note.module.as_deref().map(plain),
         }
     }
 }
@@ -140,7 +144,8 @@ impl PointNote {
     pub fn format(&self) -> Option<Arc<EventFormat>> {
         let fields = self.fields.iter().map(FieldNote::field);
         Some(Arc::new(EventFormat {
-            name: self.name.as_str().into(),
+            // As those of functions.
+            name: (*masked(&self.name)).into(),
             fields: fields.collect::<Option<_>>()?,
             has_status: self.has_status,
         }))
@@ -270,4 +275,22 @@ pub(super) struct EndNote {
     /// Up to when something would have been recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_ns: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_a_file_says_have_one_line_and_nothing_that_a_terminal_acts_on() {
+        let text = r#"{"at":4096,"size":1,"name":"f\nf","display":"f\u001b]0;x\u0007","aliases":["a\r"],"module":"m\u009b"}"#;
+        let note: FunctionNote = serde_json::from_str(text).unwrap();
+        let function = Function::from(note);
+        assert_eq!((&*function.name, &*function.display), ("f?f", "f?]0;x?"));
+        assert_eq!(&*function.aliases[0], "a?");
+        assert_eq!(function.module.as_deref(), Some("m?"));
+        let text = r#"{"name":"a\nb","fields":[],"has_status":false}"#;
+        let note: PointNote = serde_json::from_str(text).unwrap();
+        assert_eq!(&*note.format().unwrap().name, "a?b");
+    }
 }
