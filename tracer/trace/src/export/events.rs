@@ -54,8 +54,9 @@ const SUFFIX: &str = ".jsonl";
 /// The longest line that is written, and that is believed: more than any record makes (32 values of 16 texts of 4 KiB, each byte of
 /// which may take six).
 pub(super) const LINE_MAX: u64 = 16 << 20;
-/// More vCPUs than any trace has.
-const VCPUS_MAX: u16 = 4096;
+/// More vCPUs than any trace has: the tracer has ten bits for the number of a ring, and what stands beside the records of a thread
+/// twelve for that of a vCPU.
+pub(super) const VCPUS_MAX: u16 = 4096;
 
 /// Whether a file has the name of one of these.
 #[must_use]

@@ -10,13 +10,21 @@ use terms::field::{Enumeration, Field, FieldType};
 use terms::function::{Function, FunctionId};
 use terms::printable::masked;
 
+use super::bytes::Malformed;
 use crate::doubt::TimeNote;
 use crate::event::Moment;
+use crate::export::events::VCPUS_MAX;
 use crate::export::uftrace::Metadata;
-use crate::glob::GlobError;
 use crate::graph::Death;
 use crate::graph::rules::{Rules, Threshold};
 use crate::stream::StreamOptions;
+
+/// Nothing can be read of it.
+pub(super) const UNSAID: Malformed = Malformed("it does not say how it was recorded");
+
+/// Globs of a session, at most: each is compared with every function. A tracer takes 512 of those that are wanted, and of those that
+/// are not.
+const GLOBS_MAX: usize = 1024;
 
 /// How the trace was recorded.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -54,8 +62,15 @@ impl BeginNote {
         }
     }
 
-    pub fn options(&self) -> Result<StreamOptions, GlobError> {
-        let rules = Rules::new(self.max_depth, &self.roots, &self.notrace, self.threshold)?;
+    pub fn options(&self) -> Result<StreamOptions, Malformed> {
+        if self.rings > VCPUS_MAX {
+            return Err(Malformed("it says more vCPUs than a session can have"));
+        }
+        if self.roots.len().saturating_add(self.notrace.len()) > GLOBS_MAX {
+            return Err(Malformed("it says more globs than a session can have"));
+        }
+        let rules = Rules::new(self.max_depth, &self.roots, &self.notrace, self.threshold);
+        let rules = rules.map_err(|_| UNSAID)?;
         Ok(StreamOptions {
             rings: self.rings,
             stack_bytes: self.stack_bytes,
@@ -280,6 +295,23 @@ pub(super) struct EndNote {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The beginning may be of 64 MiB: each glob would be compared with all functions, and each round look at all rings.
+    #[test]
+    fn more_globs_and_more_rings_than_a_session_has_are_refused() {
+        let begin = |rings, roots, notrace| BeginNote {
+            rings,
+            roots: vec!["f".to_owned(); roots],
+            notrace: vec!["g*".to_owned(); notrace],
+            ..BeginNote::default()
+        };
+        begin(VCPUS_MAX, GLOBS_MAX, 0).options().unwrap();
+        let refused = |note: BeginNote| note.options().unwrap_err().0;
+        for (roots, notrace) in [(GLOBS_MAX + 1, 0), (0, GLOBS_MAX + 1), (GLOBS_MAX, 1)] {
+            assert!(refused(begin(1, roots, notrace)).contains("more globs"));
+        }
+        assert!(refused(begin(VCPUS_MAX + 1, 0, 0)).contains("more vCPUs"));
+    }
 
     #[test]
     fn names_that_a_file_says_have_one_line_and_nothing_that_a_terminal_acts_on() {

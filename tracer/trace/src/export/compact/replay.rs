@@ -12,10 +12,11 @@ use terms::function::Function;
 
 use super::STORE_FILE;
 use super::blocks::{Block, Blocks, Kind, Stop};
+use super::bytes::Malformed;
 use super::error::CompactError;
 use super::looks;
 use super::notes::{
-    BeginNote, DeathNote, EndNote, FunctionsNote, PointNote, ThreadsNote, ValuesNote,
+    BeginNote, DeathNote, EndNote, FunctionsNote, PointNote, ThreadsNote, UNSAID, ValuesNote,
 };
 use super::part;
 use crate::as_found::AsFound;
@@ -124,10 +125,12 @@ fn beginning(
 
 /// Nothing can be read of it.
 fn damaged(path: &Path) -> CompactError {
-    CompactError::NotOne {
-        path: path.to_owned(),
-        problem: "it does not say how it was recorded",
-    }
+    not_one(path, UNSAID)
+}
+
+fn not_one(path: &Path, Malformed(problem): Malformed) -> CompactError {
+    let path = path.to_owned();
+    CompactError::NotOne { path, problem }
 }
 
 fn json<T: DeserializeOwned>(text: &[u8]) -> Option<T> {
@@ -162,7 +165,7 @@ impl Replay {
         to: &Path,
         force: bool,
     ) -> Result<Self, CompactError> {
-        let options = begin.options().map_err(|_| damaged(&path))?;
+        let options = begin.options().map_err(|bad| not_one(&path, bad))?;
         let stream = Stream::of(&options, &known.functions, WAITING_MAX);
         let stream = stream.map_err(|_| damaged(&path))?;
         let is_same = begin.metadata.is_graph() == stream.stack_bytes().is_some()
