@@ -18,7 +18,7 @@ use super::looks;
 use super::notes::{
     BeginNote, DeathNote, EndNote, FunctionsNote, PointNote, ThreadsNote, UNSAID, ValuesNote,
 };
-use super::part;
+use super::{part, weight};
 use crate::as_found::AsFound;
 use crate::columns::Columns;
 use crate::crew::Alone;
@@ -33,6 +33,9 @@ use crate::watch::Watch;
 /// Records of one round, at most: what all rings of a guest together hold. More continue as they are, so that a file that
 /// has no rounds takes no more memory.
 const ROUND_MAX: usize = 1 << 26;
+/// Bytes that values of records may take while these wait, beside the records: what full rings of points of a dozen vCPUs hold. As
+/// much may come before it is looked at what of it waits still.
+const VALUES_MAX: usize = 256 << 20;
 /// Functions of a guest, at most: as many as records can name.
 const FUNCTIONS_MAX: usize = 1 << 18;
 
@@ -152,6 +155,9 @@ struct Replay {
     deaths: HashMap<u64, Vec<DeathNote>>,
     /// Records of this round.
     waiting: usize,
+    /// Bytes of values that have come since it was looked at what waits, and how many may.
+    values: usize,
+    values_max: usize,
     /// Those of all rounds so far, without losses and what the clock page told.
     records: u64,
     end: Option<EndNote>,
@@ -183,6 +189,8 @@ impl Replay {
             threads: HashMap::new(),
             deaths: HashMap::new(),
             waiting: 0,
+            values: 0,
+            values_max: VALUES_MAX,
             records: 0,
             end: None,
         })
@@ -275,6 +283,7 @@ impl Replay {
             self.records = self.records.saturating_add(part::count(block).into());
         }
         self.waiting += records.records();
+        self.values = self.values.saturating_add(weight::of(records.parts()));
         self.stream.push(of.origin, records, of.until_ns);
         if let Some(time_ns) = of.looked_ns {
             self.stream.looked(of.origin, time_ns);
@@ -284,8 +293,20 @@ impl Replay {
         } else if self.waiting > ROUND_MAX {
             // As if two were over: what has come waits no longer.
             (0..2).for_each(|_| self.pass_on(Pass::Round));
+        } else if self.values > self.values_max {
+            self.values = 0;
+            self.leave_few_values();
         }
         Some(())
+    }
+
+    /// What has come waits no longer, nor for a ring that lags, if its values take too much: few records can have many.
+    fn leave_few_values(&mut self) {
+        if weight::of(self.stream.merge.parts()) > self.values_max {
+            self.stream.merge.set_limit(0);
+            (0..2).for_each(|_| self.pass_on(Pass::Round));
+            self.stream.merge.set_limit(WAITING_MAX);
+        }
     }
 
     fn pass_on(&mut self, pass: Pass) {
@@ -357,5 +378,93 @@ impl Replay {
             is_damaged: matches!(stop, Stop::Damaged { .. }),
             is_finished,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terms::event_format::EventId;
+    use terms::field::FieldValue;
+
+    use super::*;
+    use crate::event::{Passed, Record, RecordKind};
+    use crate::export::compact::blocks::FRAME;
+    use crate::export::compact::coder::Coder;
+    use crate::export::compact::part::Of;
+    use crate::export::uftrace::GRAPH;
+    use crate::form::Form;
+    use crate::stream::StreamOptions;
+    use crate::testing::functions as made;
+
+    /// Of a graph of one vCPU, in the directory `to` that there is not.
+    fn replay(to: &Path, functions: u64) -> Replay {
+        let options = StreamOptions {
+            rings: 1,
+            stack_bytes: Some(1 << 14),
+            ..StreamOptions::default()
+        };
+        let metadata = Metadata {
+            image: "guest.elf".into(),
+            vcpus: 1,
+            tracer: GRAPH.into(),
+            ..Metadata::default()
+        };
+        let begin = BeginNote::of(&options, metadata);
+        let known = Known {
+            functions: made(functions),
+            limit: None,
+        };
+        Replay::begin(to.join("store"), begin, known, to, false).unwrap()
+    }
+
+    fn block(kind: Kind, contents: impl Into<Vec<u8>>) -> Block {
+        let contents = contents.into();
+        Block { kind, contents }
+    }
+
+    /// A point with values of one byte each, as a block.
+    fn points(time_ns: u64, values: usize) -> Block {
+        let mut coder = Coder::new(1 << 14);
+        let values = vec![FieldValue::Fault; values];
+        coder.record(&Record {
+            time_ns,
+            kind: RecordKind::Point(Box::new(Passed {
+                event: EventId(0),
+                values: values.into(),
+            })),
+        });
+        let mut coded = coder.take();
+        let part = coded.parts.first_mut().unwrap();
+        let bytes = part.describe(Of {
+            origin: Origin::Points(0),
+            looked_ns: None,
+            until_ns: time_ns,
+        });
+        block(Kind::Records, &bytes[FRAME..])
+    }
+
+    /// Bytes of values, not records alone: else a file of some megabytes takes all memory there is. The ring of calls is never looked at,
+    /// so that all points wait for it.
+    #[test]
+    fn values_that_wait_take_no_more_than_they_may() {
+        const VALUES: usize = 4096;
+        let folder = tempfile::tempdir().unwrap();
+        for has_rounds in [false, true] {
+            let mut replay = replay(&folder.path().join(has_rounds.to_string()), 1);
+            replay.values_max = 1 << 20;
+            let mut most = 0;
+            for time_ns in 1..100 {
+                replay.block(&points(time_ns, VALUES)).unwrap();
+                if has_rounds {
+                    replay.block(&block(Kind::Round, [])).unwrap();
+                }
+                most = most.max(weight::of(replay.stream.merge.parts()));
+            }
+            let one = VALUES * size_of::<FieldValue>();
+            assert!(most > replay.values_max / 2, "they wait: {most}");
+            assert!(most < 2 * replay.values_max + 2 * one, "{most}");
+            let replayed = replay.finish(Stop::End).unwrap();
+            assert_eq!(replayed.tally.lost, 99);
+        }
     }
 }
