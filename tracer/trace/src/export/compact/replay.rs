@@ -87,6 +87,8 @@ pub fn functions(directory: &Path) -> Result<Vec<Function>, CompactError> {
 struct Known {
     functions: Vec<Function>,
     limit: Option<Gva>,
+    /// How many of them are called so. A file may say often what is captured, and this is not counted anew each time.
+    names: HashMap<Arc<str>, u32>,
 }
 
 impl Known {
@@ -94,8 +96,11 @@ impl Known {
     fn add(&mut self, note: FunctionsNote) -> Option<bool> {
         let is_more = !note.functions.is_empty() || note.limit.map(Gva) != self.limit;
         let has_room = note.functions.len() <= FUNCTIONS_MAX.checked_sub(self.functions.len())?;
-        let functions = note.functions.into_iter().map(Into::into);
-        self.functions.extend(functions.filter(|_| has_room));
+        for function in note.functions.into_iter().filter(|_| has_room) {
+            let function = Function::from(function);
+            *self.names.entry(Arc::clone(&function.display)).or_default() += 1;
+            self.functions.push(function);
+        }
         self.limit = note.limit.map(Gva);
         has_room.then_some(is_more)
     }
@@ -148,6 +153,8 @@ struct Replay {
     known: Known,
     /// The directory is to learn of more of them, before anything goes there.
     has_more: bool,
+    /// It is to have another file of symbols at the end.
+    has_news: bool,
     /// What threads are called, by their stacks, and their numbers.
     names: BTreeMap<u64, String>,
     threads: HashMap<u64, u32>,
@@ -179,12 +186,16 @@ impl Replay {
         if !is_same {
             return Err(damaged(&path));
         }
+        let mut to = UftraceWriter::create(to, known.text(), begin.metadata, force)?;
+        // Nobody reads it before it is whole.
+        to.describe_later();
         Ok(Self {
             stream,
-            to: UftraceWriter::create(to, known.text(), begin.metadata, force)?,
+            to,
             path,
             known,
             has_more: false,
+            has_news: false,
             names: BTreeMap::new(),
             threads: HashMap::new(),
             deaths: HashMap::new(),
@@ -224,7 +235,9 @@ impl Replay {
         match block.kind {
             Kind::Begin => return None,
             Kind::Functions => {
-                self.has_more |= self.known.add(json(text)?)?;
+                let before = self.known.functions.len();
+                self.has_news |= self.known.add(json(text)?)?;
+                self.has_more |= self.known.functions.len() > before;
                 self.stream.extend(&self.known.functions);
             }
             Kind::Metadata => {
@@ -255,7 +268,7 @@ impl Replay {
         Some(())
     }
 
-    /// A file of all symbols is written each time: not for each block of a file that has many.
+    /// Not for each block of a file that has many.
     fn tell_functions(&mut self) {
         if std::mem::take(&mut self.has_more) {
             self.to.learn(News::Functions(self.known.text()));
@@ -271,7 +284,11 @@ impl Replay {
         }
         let captured = captured.iter();
         let captured = captured.map(|(function, moment, fields)| (*function, *moment, &**fields));
-        let formats = CallFormats::of(&self.known.functions, captured);
+        let Known {
+            functions, names, ..
+        } = &self.known;
+        let is_alone = |name: &str| names.get(name) == Some(&1);
+        let formats = CallFormats::of_named(functions, is_alone, captured);
         self.to.learn(News::Values(formats));
         Some(())
     }
@@ -355,6 +372,8 @@ impl Replay {
         self.stream.until_ns = until_ns;
         self.pass_on(Pass::All);
         self.know_threads();
+        let text = self.has_news.then(|| self.known.text());
+        self.to.describe_all(text);
         let anomalies = self.stream.anomalies();
         let anomalies = anomalies.map_or_else(Vec::new, |anomalies| {
             AnomalyNote::list(anomalies, &self.known.functions)
@@ -383,15 +402,21 @@ impl Replay {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+
     use terms::event_format::EventId;
     use terms::field::FieldValue;
 
     use super::*;
     use crate::event::{Passed, Record, RecordKind};
+    use crate::export::call_formats::VALUES_FILE;
     use crate::export::compact::blocks::FRAME;
     use crate::export::compact::coder::Coder;
     use crate::export::compact::part::Of;
+    use crate::export::probes::PROBES_FILE;
     use crate::export::uftrace::GRAPH;
+    use crate::export::uftrace::layout::SIDE_FILE;
     use crate::form::Form;
     use crate::stream::StreamOptions;
     use crate::testing::functions as made;
@@ -412,7 +437,7 @@ mod tests {
         let begin = BeginNote::of(&options, metadata);
         let known = Known {
             functions: made(functions),
-            limit: None,
+            ..Known::default()
         };
         Replay::begin(to.join("store"), begin, known, to, false).unwrap()
     }
@@ -420,6 +445,64 @@ mod tests {
     fn block(kind: Kind, contents: impl Into<Vec<u8>>) -> Block {
         let contents = contents.into();
         Block { kind, contents }
+    }
+
+    /// The files that there are, each with its number: one that replaces it has another.
+    fn files(of: &Path) -> BTreeMap<PathBuf, u64> {
+        let files = fs::read_dir(of).unwrap().map(|file| file.unwrap());
+        files
+            .map(|file| (file.path(), file.metadata().unwrap().ino()))
+            .collect()
+    }
+
+    /// A block of some bytes is not a file of all symbols each time: a hundred thousand of them would be hours.
+    #[test]
+    fn what_describes_a_trace_is_written_once_however_often_it_is_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let to = folder.path().join("to");
+        let mut replay = replay(&to, 3);
+        let begun = files(&to);
+        let metadata = |name: &str| Metadata {
+            image: "guest.elf".into(),
+            notrace: vec![name.to_owned()],
+            ..Metadata::default()
+        };
+        let limit = |limit: u64| format!("{{\"limit\":{limit},\"functions\":[]}}");
+        let value = r#"{"name":"size","type":"u32","bytes":4}"#;
+        let function = r#"{"at":18446744071596081152,"size":16,"name":"late"}"#;
+        let said = [
+            (Kind::Functions, limit(1 << 40)),
+            (
+                Kind::Functions,
+                format!("{{\"limit\":1,\"functions\":[{function}]}}"),
+            ),
+            (Kind::Functions, limit(1 << 41)),
+            (
+                Kind::Metadata,
+                serde_json::to_string(&metadata("first")).unwrap(),
+            ),
+            (
+                Kind::Metadata,
+                serde_json::to_string(&metadata("last")).unwrap(),
+            ),
+            (Kind::Values, "[]".to_owned()),
+            (
+                Kind::Values,
+                format!("[{{\"function\":3,\"is_exit\":false,\"fields\":[{value}]}}]"),
+            ),
+            (Kind::Probes, "[]".to_owned()),
+        ];
+        for (kind, text) in said {
+            replay.block(&block(kind, text)).unwrap();
+            replay.block(&block(Kind::Round, [])).unwrap();
+            assert_eq!(files(&to), begun, "{kind:?}");
+        }
+        replay.finish(Stop::End).unwrap();
+        let read = |name: &str| fs::read_to_string(to.join(name)).unwrap();
+        assert!(read("guest.elf.sym").contains(" T late\n"));
+        assert!(read(SIDE_FILE).contains("\"last\"") && !read(SIDE_FILE).contains("\"first\""));
+        assert!(read(VALUES_FILE).contains("\"late\""));
+        assert_eq!(read(PROBES_FILE), "[]");
     }
 
     /// A point with values of one byte each, as a block.
