@@ -308,6 +308,12 @@ impl Columns {
         self.parts
     }
 
+    /// The same, where it stays.
+    #[must_use]
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
     /// How many records there are.
     #[must_use]
     pub fn records(&self) -> usize {

@@ -135,14 +135,22 @@ impl CallFormats {
         for function in functions {
             *names.entry(&function.display).or_default() += 1;
         }
+        Self::of_named(functions, |name| names.get(name) == Some(&1), captured)
+    }
+
+    /// The same for who knows which names are those of one function.
+    pub(super) fn of_named<'a>(
+        functions: &[Function],
+        is_alone: impl Fn(&str) -> bool,
+        captured: impl Iterator<Item = (FunctionId, Moment, &'a [Field])>,
+    ) -> Self {
         let format = |(id, moment, fields): (FunctionId, Moment, &[Field])| {
             let function = functions.get(id.index())?;
             let name = &*function.display;
-            let is_alone = names.get(name) == Some(&1);
             let format = Format {
                 name: name.to_owned(),
                 fields: fields.into(),
-                is_beside: !is_alone || !can_be_written(name),
+                is_beside: !is_alone(name) || !can_be_written(name),
             };
             Some(((truncated(function.address.0), moment), format))
         };

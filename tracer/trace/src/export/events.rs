@@ -54,8 +54,9 @@ const SUFFIX: &str = ".jsonl";
 /// The longest line that is written, and that is believed: more than any record makes (32 values of 16 texts of 4 KiB, each byte of
 /// which may take six).
 pub(super) const LINE_MAX: u64 = 16 << 20;
-/// More vCPUs than any trace has.
-const VCPUS_MAX: u16 = 4096;
+/// More vCPUs than any trace has: the tracer has ten bits for the number of a ring, and what stands beside the records of a thread
+/// twelve for that of a vCPU.
+pub(super) const VCPUS_MAX: u16 = 4096;
 
 /// Whether a file has the name of one of these.
 #[must_use]
@@ -259,15 +260,14 @@ impl EventWriter {
     }
 }
 
-/// The names of events are plain (the image is checked for that); those of fields are what a user wrote.
+/// The names of events are plain in an image, which is checked for that; those of a compact trace are what its file says, and those
+/// of fields what a user wrote.
 fn passed(line: &mut String, event: &Event, format: &EventFormat) -> fmt::Result {
     let Event { time_ns, vcpu, .. } = event;
     let values = event.values.as_deref().unwrap_or_default();
-    let name = &format.name;
-    write!(
-        line,
-        "{{\"time_ns\":{time_ns},\"vcpu\":{vcpu},\"event\":\"{name}\",\"fields\":{{"
-    )?;
+    write!(line, "{{\"time_ns\":{time_ns},\"vcpu\":{vcpu},\"event\":")?;
+    quoted(line, &format.name)?;
+    line.push_str(",\"fields\":{");
     for (index, (field, value)) in format.fields.iter().zip(values).enumerate() {
         let comma = if index > 0 { "," } else { "" };
         line.push_str(comma);
@@ -742,6 +742,28 @@ mod tests {
             times.push(event.time_ns);
         }
         assert_eq!(times, [10, 20]);
+    }
+
+    /// It would be lines of its own, or what a terminal acts on.
+    #[test]
+    fn the_name_of_an_event_ends_no_line_and_no_text() {
+        for name in [
+            "a\",\"fields\":{}}\n{\"time_ns\":1,\"vcpu\":0}",
+            "a\\",
+            "a\u{1b}]0;x\u{7}",
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut writer = EventWriter::new(folder.path());
+            let format = EventFormat::new(name.into(), Vec::new());
+            writer.append(&event(10, 0, 1), &format).unwrap();
+            writer.flush().unwrap();
+            let text = std::fs::read_to_string(folder.path().join("events-0.jsonl")).unwrap();
+            assert_eq!(text.lines().count(), 1, "{text:?}");
+            assert!(!text.contains(['\u{1b}', '\u{7}']), "{text:?}");
+            let mut reader = EventReader::open(folder.path()).unwrap();
+            let read = reader.pop_until(10).unwrap().unwrap();
+            assert_eq!(read.event.as_deref(), Some(name));
+        }
     }
 
     #[test]

@@ -44,6 +44,17 @@ impl Merge {
         }
     }
 
+    /// The same with another limit, from now on.
+    pub const fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
+    /// What waits, with what has continued of it already.
+    pub fn parts(&self) -> impl Iterator<Item = &Part> {
+        let waiting = self.rings.iter().flat_map(|ring| &ring.waiting);
+        waiting.map(|batch| &batch.part)
+    }
+
     /// The next records of `ring`, made on this vCPU. What is lost at their end may have been lost up to `until_ns`.
     pub fn push(&mut self, ring: usize, vcpu: u16, part: Part, until_ns: u64) {
         let Some(ring) = self.rings.get_mut(ring).filter(|_| !part.is_empty()) else {

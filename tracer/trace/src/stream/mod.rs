@@ -65,7 +65,8 @@ pub enum Origin {
 /// Turns what rings bring into events.
 #[derive(Debug)]
 pub struct Stream {
-    merge: Merge,
+    /// What waits.
+    pub(crate) merge: Merge,
     /// How many rings of calls there are, and of points; these go before those.
     rings: u16,
     has_points: bool,

@@ -39,6 +39,7 @@ mod tail;
 #[cfg(test)]
 mod tests;
 mod unsaid;
+mod weight;
 mod writer;
 
 use std::path::Path;

@@ -8,14 +8,23 @@ use terms::addr::Gva;
 use terms::event_format::EventFormat;
 use terms::field::{Enumeration, Field, FieldType};
 use terms::function::{Function, FunctionId};
+use terms::printable::masked;
 
+use super::bytes::Malformed;
 use crate::doubt::TimeNote;
 use crate::event::Moment;
+use crate::export::events::VCPUS_MAX;
 use crate::export::uftrace::Metadata;
-use crate::glob::GlobError;
 use crate::graph::Death;
 use crate::graph::rules::{Rules, Threshold};
 use crate::stream::StreamOptions;
+
+/// Nothing can be read of it.
+pub(super) const UNSAID: Malformed = Malformed("it does not say how it was recorded");
+
+/// Globs of a session, at most: each is compared with every function. A tracer takes 512 of those that are wanted, and of those that
+/// are not.
+const GLOBS_MAX: usize = 1024;
 
 /// How the trace was recorded.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -53,8 +62,15 @@ impl BeginNote {
         }
     }
 
-    pub fn options(&self) -> Result<StreamOptions, GlobError> {
-        let rules = Rules::new(self.max_depth, &self.roots, &self.notrace, self.threshold)?;
+    pub fn options(&self) -> Result<StreamOptions, Malformed> {
+        if self.rings > VCPUS_MAX {
+            return Err(Malformed("it says more vCPUs than a session can have"));
+        }
+        if self.roots.len().saturating_add(self.notrace.len()) > GLOBS_MAX {
+            return Err(Malformed("it says more globs than a session can have"));
+        }
+        let rules = Rules::new(self.max_depth, &self.roots, &self.notrace, self.threshold);
+        let rules = rules.map_err(|_| UNSAID)?;
         Ok(StreamOptions {
             rings: self.rings,
             stack_bytes: self.stack_bytes,
@@ -105,15 +121,18 @@ impl From<&Function> for FunctionNote {
 }
 
 impl From<FunctionNote> for Function {
+    /// Its names go into files that have one on a line, and from there to terminals. Those of an image are plain.
     fn from(note: FunctionNote) -> Self {
-        let name: Arc<str> = note.name.into();
+        let plain = |name: &str| Arc::from(&*masked(name));
+        let name: Arc<str> = plain(&note.name);
+        let display = note.display.as_deref().map(plain);
         Self {
             address: Gva(note.at),
             size: note.size,
-            display: note.display.map_or_else(|| Arc::clone(&name), Arc::from),
+            display: display.unwrap_or_else(|| Arc::clone(&name)),
             name,
-            aliases: note.aliases.into_iter().map(Arc::from).collect(),
-            module: note.module.map(Arc::from),
+            aliases: note.aliases.iter().map(|alias| plain(alias)).collect(),
+            module: note.module.as_deref().map(plain),
         }
     }
 }
@@ -140,7 +159,8 @@ impl PointNote {
     pub fn format(&self) -> Option<Arc<EventFormat>> {
         let fields = self.fields.iter().map(FieldNote::field);
         Some(Arc::new(EventFormat {
-            name: self.name.as_str().into(),
+            // As those of functions.
+            name: (*masked(&self.name)).into(),
             fields: fields.collect::<Option<_>>()?,
             has_status: self.has_status,
         }))
@@ -270,4 +290,39 @@ pub(super) struct EndNote {
     /// Up to when something would have been recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_ns: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The beginning may be of 64 MiB: each glob would be compared with all functions, and each round look at all rings.
+    #[test]
+    fn more_globs_and_more_rings_than_a_session_has_are_refused() {
+        let begin = |rings, roots, notrace| BeginNote {
+            rings,
+            roots: vec!["f".to_owned(); roots],
+            notrace: vec!["g*".to_owned(); notrace],
+            ..BeginNote::default()
+        };
+        begin(VCPUS_MAX, GLOBS_MAX, 0).options().unwrap();
+        let refused = |note: BeginNote| note.options().unwrap_err().0;
+        for (roots, notrace) in [(GLOBS_MAX + 1, 0), (0, GLOBS_MAX + 1), (GLOBS_MAX, 1)] {
+            assert!(refused(begin(1, roots, notrace)).contains("more globs"));
+        }
+        assert!(refused(begin(VCPUS_MAX + 1, 0, 0)).contains("more vCPUs"));
+    }
+
+    #[test]
+    fn names_that_a_file_says_have_one_line_and_nothing_that_a_terminal_acts_on() {
+        let text = r#"{"at":4096,"size":1,"name":"f\nf","display":"f\u001b]0;x\u0007","aliases":["a\r"],"module":"m\u009b"}"#;
+        let note: FunctionNote = serde_json::from_str(text).unwrap();
+        let function = Function::from(note);
+        assert_eq!((&*function.name, &*function.display), ("f?f", "f?]0;x?"));
+        assert_eq!(&*function.aliases[0], "a?");
+        assert_eq!(function.module.as_deref(), Some("m?"));
+        let text = r#"{"name":"a\nb","fields":[],"has_status":false}"#;
+        let note: PointNote = serde_json::from_str(text).unwrap();
+        assert_eq!(&*note.format().unwrap().name, "a?b");
+    }
 }

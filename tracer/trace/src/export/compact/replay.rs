@@ -12,12 +12,13 @@ use terms::function::Function;
 
 use super::STORE_FILE;
 use super::blocks::{Block, Blocks, Kind, Stop};
+use super::bytes::Malformed;
 use super::error::CompactError;
 use super::looks;
 use super::notes::{
-    BeginNote, DeathNote, EndNote, FunctionsNote, PointNote, ThreadsNote, ValuesNote,
+    BeginNote, DeathNote, EndNote, FunctionsNote, PointNote, ThreadsNote, UNSAID, ValuesNote,
 };
-use super::part;
+use super::{part, weight};
 use crate::as_found::AsFound;
 use crate::columns::Columns;
 use crate::crew::Alone;
@@ -32,6 +33,9 @@ use crate::watch::Watch;
 /// Records of one round, at most: what all rings of a guest together hold. More continue as they are, so that a file that
 /// has no rounds takes no more memory.
 const ROUND_MAX: usize = 1 << 26;
+/// Bytes that values of records may take while these wait, beside the records: what full rings of points of a dozen vCPUs hold. As
+/// much may come before it is looked at what of it waits still.
+const VALUES_MAX: usize = 256 << 20;
 /// Functions of a guest, at most: as many as records can name.
 const FUNCTIONS_MAX: usize = 1 << 18;
 
@@ -83,6 +87,8 @@ pub fn functions(directory: &Path) -> Result<Vec<Function>, CompactError> {
 struct Known {
     functions: Vec<Function>,
     limit: Option<Gva>,
+    /// How many of them are called so. A file may say often what is captured, and this is not counted anew each time.
+    names: HashMap<Arc<str>, u32>,
 }
 
 impl Known {
@@ -90,8 +96,11 @@ impl Known {
     fn add(&mut self, note: FunctionsNote) -> Option<bool> {
         let is_more = !note.functions.is_empty() || note.limit.map(Gva) != self.limit;
         let has_room = note.functions.len() <= FUNCTIONS_MAX.checked_sub(self.functions.len())?;
-        let functions = note.functions.into_iter().map(Into::into);
-        self.functions.extend(functions.filter(|_| has_room));
+        for function in note.functions.into_iter().filter(|_| has_room) {
+            let function = Function::from(function);
+            *self.names.entry(Arc::clone(&function.display)).or_default() += 1;
+            self.functions.push(function);
+        }
         self.limit = note.limit.map(Gva);
         has_room.then_some(is_more)
     }
@@ -124,10 +133,12 @@ fn beginning(
 
 /// Nothing can be read of it.
 fn damaged(path: &Path) -> CompactError {
-    CompactError::NotOne {
-        path: path.to_owned(),
-        problem: "it does not say how it was recorded",
-    }
+    not_one(path, UNSAID)
+}
+
+fn not_one(path: &Path, Malformed(problem): Malformed) -> CompactError {
+    let path = path.to_owned();
+    CompactError::NotOne { path, problem }
 }
 
 fn json<T: DeserializeOwned>(text: &[u8]) -> Option<T> {
@@ -142,6 +153,8 @@ struct Replay {
     known: Known,
     /// The directory is to learn of more of them, before anything goes there.
     has_more: bool,
+    /// It is to have another file of symbols at the end.
+    has_news: bool,
     /// What threads are called, by their stacks, and their numbers.
     names: BTreeMap<u64, String>,
     threads: HashMap<u64, u32>,
@@ -149,6 +162,9 @@ struct Replay {
     deaths: HashMap<u64, Vec<DeathNote>>,
     /// Records of this round.
     waiting: usize,
+    /// Bytes of values that have come since it was looked at what waits, and how many may.
+    values: usize,
+    values_max: usize,
     /// Those of all rounds so far, without losses and what the clock page told.
     records: u64,
     end: Option<EndNote>,
@@ -162,7 +178,7 @@ impl Replay {
         to: &Path,
         force: bool,
     ) -> Result<Self, CompactError> {
-        let options = begin.options().map_err(|_| damaged(&path))?;
+        let options = begin.options().map_err(|bad| not_one(&path, bad))?;
         let stream = Stream::of(&options, &known.functions, WAITING_MAX);
         let stream = stream.map_err(|_| damaged(&path))?;
         let is_same = begin.metadata.is_graph() == stream.stack_bytes().is_some()
@@ -170,16 +186,22 @@ impl Replay {
         if !is_same {
             return Err(damaged(&path));
         }
+        let mut to = UftraceWriter::create(to, known.text(), begin.metadata, force)?;
+        // Nobody reads it before it is whole.
+        to.describe_later();
         Ok(Self {
             stream,
-            to: UftraceWriter::create(to, known.text(), begin.metadata, force)?,
+            to,
             path,
             known,
             has_more: false,
+            has_news: false,
             names: BTreeMap::new(),
             threads: HashMap::new(),
             deaths: HashMap::new(),
             waiting: 0,
+            values: 0,
+            values_max: VALUES_MAX,
             records: 0,
             end: None,
         })
@@ -213,7 +235,9 @@ impl Replay {
         match block.kind {
             Kind::Begin => return None,
             Kind::Functions => {
-                self.has_more |= self.known.add(json(text)?)?;
+                let before = self.known.functions.len();
+                self.has_news |= self.known.add(json(text)?)?;
+                self.has_more |= self.known.functions.len() > before;
                 self.stream.extend(&self.known.functions);
             }
             Kind::Metadata => {
@@ -244,7 +268,7 @@ impl Replay {
         Some(())
     }
 
-    /// A file of all symbols is written each time: not for each block of a file that has many.
+    /// Not for each block of a file that has many.
     fn tell_functions(&mut self) {
         if std::mem::take(&mut self.has_more) {
             self.to.learn(News::Functions(self.known.text()));
@@ -260,7 +284,11 @@ impl Replay {
         }
         let captured = captured.iter();
         let captured = captured.map(|(function, moment, fields)| (*function, *moment, &**fields));
-        let formats = CallFormats::of(&self.known.functions, captured);
+        let Known {
+            functions, names, ..
+        } = &self.known;
+        let is_alone = |name: &str| names.get(name) == Some(&1);
+        let formats = CallFormats::of_named(functions, is_alone, captured);
         self.to.learn(News::Values(formats));
         Some(())
     }
@@ -272,6 +300,7 @@ impl Replay {
             self.records = self.records.saturating_add(part::count(block).into());
         }
         self.waiting += records.records();
+        self.values = self.values.saturating_add(weight::of(records.parts()));
         self.stream.push(of.origin, records, of.until_ns);
         if let Some(time_ns) = of.looked_ns {
             self.stream.looked(of.origin, time_ns);
@@ -281,8 +310,20 @@ impl Replay {
         } else if self.waiting > ROUND_MAX {
             // As if two were over: what has come waits no longer.
             (0..2).for_each(|_| self.pass_on(Pass::Round));
+        } else if self.values > self.values_max {
+            self.values = 0;
+            self.leave_few_values();
         }
         Some(())
+    }
+
+    /// What has come waits no longer, nor for a ring that lags, if its values take too much: few records can have many.
+    fn leave_few_values(&mut self) {
+        if weight::of(self.stream.merge.parts()) > self.values_max {
+            self.stream.merge.set_limit(0);
+            (0..2).for_each(|_| self.pass_on(Pass::Round));
+            self.stream.merge.set_limit(WAITING_MAX);
+        }
     }
 
     fn pass_on(&mut self, pass: Pass) {
@@ -331,6 +372,8 @@ impl Replay {
         self.stream.until_ns = until_ns;
         self.pass_on(Pass::All);
         self.know_threads();
+        let text = self.has_news.then(|| self.known.text());
+        self.to.describe_all(text);
         let anomalies = self.stream.anomalies();
         let anomalies = anomalies.map_or_else(Vec::new, |anomalies| {
             AnomalyNote::list(anomalies, &self.known.functions)
@@ -354,5 +397,157 @@ impl Replay {
             is_damaged: matches!(stop, Stop::Damaged { .. }),
             is_finished,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+
+    use terms::event_format::EventId;
+    use terms::field::FieldValue;
+
+    use super::*;
+    use crate::event::{Passed, Record, RecordKind};
+    use crate::export::call_formats::VALUES_FILE;
+    use crate::export::compact::blocks::FRAME;
+    use crate::export::compact::coder::Coder;
+    use crate::export::compact::part::Of;
+    use crate::export::probes::PROBES_FILE;
+    use crate::export::uftrace::GRAPH;
+    use crate::export::uftrace::layout::SIDE_FILE;
+    use crate::form::Form;
+    use crate::stream::StreamOptions;
+    use crate::testing::functions as made;
+
+    /// Of a graph of one vCPU, in the directory `to` that there is not.
+    fn replay(to: &Path, functions: u64) -> Replay {
+        let options = StreamOptions {
+            rings: 1,
+            stack_bytes: Some(1 << 14),
+            ..StreamOptions::default()
+        };
+        let metadata = Metadata {
+            image: "guest.elf".into(),
+            vcpus: 1,
+            tracer: GRAPH.into(),
+            ..Metadata::default()
+        };
+        let begin = BeginNote::of(&options, metadata);
+        let known = Known {
+            functions: made(functions),
+            ..Known::default()
+        };
+        Replay::begin(to.join("store"), begin, known, to, false).unwrap()
+    }
+
+    fn block(kind: Kind, contents: impl Into<Vec<u8>>) -> Block {
+        let contents = contents.into();
+        Block { kind, contents }
+    }
+
+    /// The files that there are, each with its number: one that replaces it has another.
+    fn files(of: &Path) -> BTreeMap<PathBuf, u64> {
+        let files = fs::read_dir(of).unwrap().map(|file| file.unwrap());
+        files
+            .map(|file| (file.path(), file.metadata().unwrap().ino()))
+            .collect()
+    }
+
+    /// A block of some bytes is not a file of all symbols each time: a hundred thousand of them would be hours.
+    #[test]
+    fn what_describes_a_trace_is_written_once_however_often_it_is_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let to = folder.path().join("to");
+        let mut replay = replay(&to, 3);
+        let begun = files(&to);
+        let metadata = |name: &str| Metadata {
+            image: "guest.elf".into(),
+            notrace: vec![name.to_owned()],
+            ..Metadata::default()
+        };
+        let limit = |limit: u64| format!("{{\"limit\":{limit},\"functions\":[]}}");
+        let value = r#"{"name":"size","type":"u32","bytes":4}"#;
+        let function = r#"{"at":18446744071596081152,"size":16,"name":"late"}"#;
+        let said = [
+            (Kind::Functions, limit(1 << 40)),
+            (
+                Kind::Functions,
+                format!("{{\"limit\":1,\"functions\":[{function}]}}"),
+            ),
+            (Kind::Functions, limit(1 << 41)),
+            (
+                Kind::Metadata,
+                serde_json::to_string(&metadata("first")).unwrap(),
+            ),
+            (
+                Kind::Metadata,
+                serde_json::to_string(&metadata("last")).unwrap(),
+            ),
+            (Kind::Values, "[]".to_owned()),
+            (
+                Kind::Values,
+                format!("[{{\"function\":3,\"is_exit\":false,\"fields\":[{value}]}}]"),
+            ),
+            (Kind::Probes, "[]".to_owned()),
+        ];
+        for (kind, text) in said {
+            replay.block(&block(kind, text)).unwrap();
+            replay.block(&block(Kind::Round, [])).unwrap();
+            assert_eq!(files(&to), begun, "{kind:?}");
+        }
+        replay.finish(Stop::End).unwrap();
+        let read = |name: &str| fs::read_to_string(to.join(name)).unwrap();
+        assert!(read("guest.elf.sym").contains(" T late\n"));
+        assert!(read(SIDE_FILE).contains("\"last\"") && !read(SIDE_FILE).contains("\"first\""));
+        assert!(read(VALUES_FILE).contains("\"late\""));
+        assert_eq!(read(PROBES_FILE), "[]");
+    }
+
+    /// A point with values of one byte each, as a block.
+    fn points(time_ns: u64, values: usize) -> Block {
+        let mut coder = Coder::new(1 << 14);
+        let values = vec![FieldValue::Fault; values];
+        coder.record(&Record {
+            time_ns,
+            kind: RecordKind::Point(Box::new(Passed {
+                event: EventId(0),
+                values: values.into(),
+            })),
+        });
+        let mut coded = coder.take();
+        let part = coded.parts.first_mut().unwrap();
+        let bytes = part.describe(Of {
+            origin: Origin::Points(0),
+            looked_ns: None,
+            until_ns: time_ns,
+        });
+        block(Kind::Records, &bytes[FRAME..])
+    }
+
+    /// Bytes of values, not records alone: else a file of some megabytes takes all memory there is. The ring of calls is never looked at,
+    /// so that all points wait for it.
+    #[test]
+    fn values_that_wait_take_no_more_than_they_may() {
+        const VALUES: usize = 4096;
+        let folder = tempfile::tempdir().unwrap();
+        for has_rounds in [false, true] {
+            let mut replay = replay(&folder.path().join(has_rounds.to_string()), 1);
+            replay.values_max = 1 << 20;
+            let mut most = 0;
+            for time_ns in 1..100 {
+                replay.block(&points(time_ns, VALUES)).unwrap();
+                if has_rounds {
+                    replay.block(&block(Kind::Round, [])).unwrap();
+                }
+                most = most.max(weight::of(replay.stream.merge.parts()));
+            }
+            let one = VALUES * size_of::<FieldValue>();
+            assert!(most > replay.values_max / 2, "they wait: {most}");
+            assert!(most < 2 * replay.values_max + 2 * one, "{most}");
+            let replayed = replay.finish(Stop::End).unwrap();
+            assert_eq!(replayed.tally.lost, 99);
+        }
     }
 }

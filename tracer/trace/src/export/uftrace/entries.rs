@@ -18,15 +18,29 @@ struct Table {
     functions: OnceLock<HashMap<u64, FunctionId>>,
 }
 
+fn entry(function: &Function) -> u64 {
+    word(Kind::Entry, truncated(function.address.0))
+}
+
 impl Entries {
     /// Of these functions.
     #[must_use]
     pub fn of(functions: &[Function]) -> Self {
-        let entry = |function: &Function| word(Kind::Entry, truncated(function.address.0));
         Self(Arc::new(Table {
             entries: functions.iter().map(entry).collect(),
             functions: OnceLock::new(),
         }))
+    }
+
+    /// Functions have come: `functions` are those of before, and more. Where nobody else has it the table stays, and becomes longer.
+    pub(super) fn grow(&mut self, functions: &[Function]) {
+        let Some(table) = Arc::get_mut(&mut self.0) else {
+            *self = Self::of(functions);
+            return;
+        };
+        let new = functions.get(table.entries.len()..).unwrap_or_default();
+        table.entries.extend(new.iter().map(entry));
+        table.functions = OnceLock::new();
     }
 
     /// None of a function that there is not.

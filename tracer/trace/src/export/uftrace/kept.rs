@@ -127,7 +127,7 @@ impl Store for UftraceWriter {
 impl UftraceWriter {
     /// The first error stays.
     #[cold]
-    fn note(&mut self, error: ExportError) {
+    pub(super) fn note(&mut self, error: ExportError) {
         let first = self.error.take().unwrap_or(error);
         self.error = Some(first.with_dropped(self.dropped_records()));
     }

@@ -15,6 +15,7 @@ mod alone;
 mod block;
 mod call_coder;
 mod called;
+mod described;
 mod directory;
 mod entries;
 mod error;
@@ -44,6 +45,7 @@ use std::sync::Arc;
 pub(crate) use self::alone::NO_CALLS;
 pub use self::call_coder::{CallCoder, CodedCalls};
 use self::called::Called;
+use self::described::Later;
 pub(crate) use self::directory::prepare;
 use self::directory::replace;
 pub use self::directory::{check_new, is_gone, take_away};
@@ -73,7 +75,6 @@ use crate::event::{Event, EventKind};
 use crate::export::budget::{Budget, Steps};
 use crate::export::call_formats::CallFormats;
 use crate::export::events::{EventReader, EventWriter};
-use crate::export::probes::{self, ProbeNote};
 use crate::export::remark::Remark;
 
 /// Clock stalls that are kept one by one.
@@ -101,6 +102,8 @@ pub struct UftraceWriter {
     is_cut: bool,
     /// Of what describes it.
     steps: Steps,
+    /// Where what describes it is written at the end.
+    later: Option<Later>,
     /// Until the trace is complete.
     lock: Option<DirectoryLock>,
 }
@@ -156,6 +159,7 @@ impl UftraceWriter {
             error: None,
             is_cut: false,
             steps: Steps::default(),
+            later: None,
             lock: Some(lock),
         };
         writer.write_side()?;
@@ -173,41 +177,6 @@ impl UftraceWriter {
             threads.lanes.name(thread, &name);
         }
         self.side.threads.insert(thread, name);
-    }
-
-    /// Functions have come: `text` has those of before, and more.
-    ///
-    /// # Errors
-    /// An [`ExportError`] that names the file.
-    pub fn extend(&mut self, text: Text<'_>) -> Result<(), ExportError> {
-        let module = module_name(&self.side.metadata.image);
-        let symbols = Extent::of(text).symbols(text.functions);
-        replace(
-            &self.directory,
-            &format!("{module}.sym"),
-            symbols.as_bytes(),
-        )?;
-        self.entries = Entries::of(text.functions);
-        if let Some(threads) = &mut self.threads {
-            threads.lanes.extend(self.entries.clone());
-        }
-        Ok(())
-    }
-
-    /// Writes into the side file what was not known when the trace was created, or has changed
-    /// since. The number of vCPUs, the tracer and whether there are callers stay what they were.
-    ///
-    /// # Errors
-    /// [`ExportError`] when the file cannot be written; the old one stays then.
-    pub fn describe(&mut self, metadata: Metadata) -> Result<(), ExportError> {
-        let before = &self.side.metadata;
-        self.side.metadata = Metadata {
-            vcpus: before.vcpus,
-            tracer: before.tracer.clone(),
-            callers: before.callers,
-            ..metadata
-        };
-        self.write_side()
     }
 
     /// Adds an event. The calls of one thread come in its order, points in that of their vCPU; threads and vCPUs may be
@@ -330,31 +299,6 @@ impl UftraceWriter {
 
     fn point(outcome: Result<(), (PathBuf, std::io::Error)>) -> Result<(), ExportError> {
         outcome.map_err(|(path, error)| ExportError::io("write", &path)(error))
-    }
-
-    /// What is known of the probes whose events the trace has.
-    ///
-    /// # Errors
-    /// [`ExportError::Io`]; an older table stays then.
-    pub fn describe_probes(&self, probes: &[ProbeNote]) -> Result<(), ExportError> {
-        let outcome = probes::write(&self.directory, probes);
-        outcome.map_err(|(path, error)| ExportError::io("write", &path)(error))
-    }
-
-    /// What the values of calls are, from now on.
-    ///
-    /// # Errors
-    /// [`ExportError::Io`].
-    pub fn describe_values(&mut self, mut values: CallFormats) -> Result<(), ExportError> {
-        if let Some(threads) = &self.threads {
-            values.stay_as(threads.lanes.values());
-        }
-        let written = values.write(&self.directory);
-        written.map_err(|(path, error)| ExportError::io("write", &path)(error))?;
-        match &mut self.threads {
-            Some(threads) => threads.lanes.describe_values(values),
-            None => Ok(()),
-        }
     }
 
     /// The file that uftrace merges into the trace as comments, which it shows inside calls, and outside them too with

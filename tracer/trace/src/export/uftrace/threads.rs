@@ -209,7 +209,7 @@ impl ThreadLanes {
 
     /// A thread has this name; uftrace shows its first 15 characters.
     pub fn name(&mut self, thread: u32, name: &str) {
-        self.is_misnamed |= self.listed.contains(&thread);
+        self.is_misnamed = self.is_misnamed || self.listed.contains(&thread);
         let description = Arc::make_mut(&mut self.description);
         description.names.insert(thread, name.to_owned());
     }
@@ -221,8 +221,13 @@ impl ThreadLanes {
 
     /// What the values of calls are, from now on.
     pub fn describe_values(&mut self, values: CallFormats) -> Result<(), ExportError> {
-        Arc::make_mut(&mut self.description).values = values;
+        self.know_values(values);
         self.description.list(&self.listed)
+    }
+
+    /// The same where the list of all threads is not to say so yet.
+    pub fn know_values(&mut self, values: CallFormats) {
+        Arc::make_mut(&mut self.description).values = values;
     }
 
     /// Lends the files of these threads, until they are [back](Self::take_back). `None` if there is not one of each yet.

@@ -1,0 +1,90 @@
+//! What records take in memory beside themselves: a value of one byte in a file is one of 24 here, and a record has up to 4096.
+
+use std::sync::Arc;
+
+use terms::field::FieldValue;
+
+use crate::columns::Part;
+use crate::event::{CallValues, Passed, Record, RecordKind, Values};
+use crate::host::HostStep;
+
+/// What stands before the values of a record: who has them, and who waits for them.
+const COUNTS: usize = 2 * size_of::<usize>();
+
+/// Bytes that all of these take beside themselves. Steps of a graph take none.
+pub(super) fn of<'a>(parts: impl IntoIterator<Item = &'a Part>) -> usize {
+    let rows = parts.into_iter().map(|part| match part {
+        Part::Rows(rows) => rows.as_slice(),
+        Part::Steps(_) => &[],
+    });
+    rows.flatten().map(of_record).sum()
+}
+
+fn of_record(record: &Record) -> usize {
+    match &record.kind {
+        RecordKind::Point(passed) => size_of::<Passed>() + of_values(&passed.values),
+        RecordKind::Captured(call) => size_of::<CallValues>() + of_values(&call.values),
+        RecordKind::Host(_) => size_of::<HostStep>(),
+        RecordKind::Entry(_)
+        | RecordKind::Called { .. }
+        | RecordKind::Graph { .. }
+        | RecordKind::Lost(_)
+        | RecordKind::Stall(_)
+        | RecordKind::Wait { .. } => 0,
+    }
+}
+
+fn of_values(values: &Values) -> usize {
+    let each = Arc::as_ref(values).iter();
+    COUNTS + each.map(of_value).sum::<usize>()
+}
+
+fn of_value(value: &FieldValue) -> usize {
+    let text = match value {
+        FieldValue::Bool(_)
+        | FieldValue::Unsigned(_)
+        | FieldValue::Signed(_)
+        | FieldValue::Pointer(_)
+        | FieldValue::Character { .. }
+        | FieldValue::Fault => 0,
+        FieldValue::Enumerator { name: text }
+        | FieldValue::Text { text, .. }
+        | FieldValue::Bytes { bytes: text } => text.len(),
+        FieldValue::Stack { stack, .. } => {
+            let each = stack.iter();
+            each.map(|one| size_of_val(one) + one.len()).sum()
+        }
+    };
+    size_of::<FieldValue>() + text
+}
+
+#[cfg(test)]
+mod tests {
+    use terms::event_format::EventId;
+
+    use super::*;
+
+    #[test]
+    fn what_values_take_is_known() {
+        let text = FieldValue::of_text(b"abc", false);
+        let stack = FieldValue::Stack {
+            stack: ["a".into(), "".into()].into(),
+            truncated: false,
+        };
+        let values: Values = [FieldValue::Bool(true), text, stack].into();
+        let point = Record {
+            time_ns: 1,
+            kind: RecordKind::Point(Box::new(Passed {
+                event: EventId(0),
+                values,
+            })),
+        };
+        let loss = Record {
+            time_ns: 1,
+            kind: RecordKind::Lost(1),
+        };
+        let fixed = size_of::<Passed>() + COUNTS;
+        let each = 3 * size_of::<FieldValue>() + 3 + 2 * size_of::<Box<str>>() + 1;
+        assert_eq!(of(&[Part::Rows(vec![point, loss])]), fixed + each);
+    }
+}
