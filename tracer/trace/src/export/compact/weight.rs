@@ -40,22 +40,7 @@ fn of_values(values: &Values) -> usize {
 }
 
 fn of_value(value: &FieldValue) -> usize {
-    let text = match value {
-        FieldValue::Bool(_)
-        | FieldValue::Unsigned(_)
-        | FieldValue::Signed(_)
-        | FieldValue::Pointer(_)
-        | FieldValue::Character { .. }
-        | FieldValue::Fault => 0,
-        FieldValue::Enumerator { name: text }
-        | FieldValue::Text { text, .. }
-        | FieldValue::Bytes { bytes: text } => text.len(),
-        FieldValue::Stack { stack, .. } => {
-            let each = stack.iter();
-            each.map(|one| size_of_val(one) + one.len()).sum()
-        }
-    };
-    size_of::<FieldValue>() + text
+    size_of_val(value) + value.weight()
 }
 
 #[cfg(test)]
