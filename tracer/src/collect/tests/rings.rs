@@ -182,10 +182,11 @@ fn all_rings_change_at_once_when_nobody_reads_one() {
         .map(|cell| cell.wrapping_add(1024))
         .collect();
     let drain = &polled.drain;
-    let switch = || drain.ask().switch(true);
+    let on = || drain.ask().switch(true);
+    let off = || drain.ask().switch(false);
     let moves = || drain.ask().move_cells(&cells, &[]).unwrap();
-    let changes: [&(dyn Fn() + Sync); 2] = [&switch, &moves];
-    for (change, was_recorded) in changes.into_iter().zip([false, true]) {
+    let changes: [&(dyn Fn() + Sync); 4] = [&on, &off, &on, &moves];
+    for (change, was_recorded) in changes.into_iter().zip([false, true, false, true]) {
         let reading = lock(&drain.calls[1]);
         thread::scope(|scope| {
             let asker = scope.spawn(change);
