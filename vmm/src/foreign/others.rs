@@ -128,7 +128,10 @@ impl<'p> Others<'p> {
                     Err(error) => return Err(error),
                 }
             }
-            self.held.retain(|thread| !thread.has_ended());
+            let there = |thread: &HeldThread| !thread.has_ended();
+            let before = self.held.iter().take(self.before);
+            self.before = before.filter(|thread| there(thread)).count();
+            self.held.retain(there);
         }
     }
 
@@ -140,11 +143,10 @@ impl<'p> Others<'p> {
     pub fn let_go(&mut self, deadline: Instant) -> Result<(), ForeignError> {
         let rest = Rest::until(deadline);
         loop {
-            let before = self.before.min(self.held.len());
-            let mut late = self.held.split_off(before);
+            let mut late = self.held.split_off(self.before);
             late.retain_mut(|thread| !thread.stands());
             self.held.extend(late);
-            let Some(late) = self.held.get(before) else {
+            let Some(late) = self.held.get(self.before) else {
                 return Ok(());
             };
             if !rest.a_moment() {

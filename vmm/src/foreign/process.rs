@@ -281,14 +281,16 @@ impl Process {
     fn is_killed(&self, thread: i32) -> bool {
         const KILL: u64 = 1 << (libc::SIGKILL - 1);
         let status = fs::read_to_string(self.path(&format!("task/{thread}/status")));
-        let is_pending = |status: String| pending(&status).any(|signals| signals & KILL != 0);
-        status.is_ok_and(is_pending)
+        match status {
+            Ok(status) => pending(&status).any(|signals| signals & KILL != 0),
+            Err(error) => is_gone(&error),
+        }
     }
 
     /// Whether somebody has stopped it (SIGSTOP, Ctrl-Z): none of its threads executes anything until it is to continue.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
-        state(self.pid) == Some('T')
+        state(self.pid).is_ok_and(|state| state == Some('T'))
     }
 
     /// Whether a filter decides which system calls a thread may make.
@@ -353,13 +355,21 @@ impl AsFd for Process {
 
 /// Whether a thread has ended, of whose end who waits for it may not know yet.
 pub(super) fn is_over(thread: i32) -> bool {
-    state(thread).is_none_or(|state| ['Z', 'X'].contains(&state))
+    match state(thread) {
+        Ok(state) => matches!(state, Some('Z' | 'X')),
+        Err(error) => is_gone(&error),
+    }
 }
 
-/// What a thread does, by its letter in `stat`; none when there is no such thread.
-fn state(thread: i32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
-    after_name(&stat)?.chars().next()
+/// What a thread does, by its letter in `stat`.
+fn state(thread: i32) -> io::Result<Option<char>> {
+    let stat = fs::read_to_string(format!("/proc/{thread}/stat"))?;
+    Ok(after_name(&stat).and_then(|rest| rest.chars().next()))
+}
+
+/// Whether what is said of a file of a thread is that there is no such thread.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
 /// What comes after the name of a thread in its `stat`: the name, in parentheses, can hold anything.
