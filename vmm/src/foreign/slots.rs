@@ -16,7 +16,8 @@
 //! that it makes meanwhile too. A call that one of them was in is over when it stands; one that does not come to a stop (it waits for a
 //! disk) is in a call that changes no slot and makes no thread, which can be seen, and stops when that returns, before it can make
 //! another. Not for longer: who is held may be who fetches the guest's memory when we read it (userfaultfd), so no slot is named while
-//! that is read, and one that has not stopped is waited for and let go before. Another process that has the machine's descriptor could still change a slot; no VMM is known that does.
+//! that is read, and one that has not stopped is waited for and let go before. Another process that has the machine's descriptor
+//! could still change a slot; no VMM is known that does.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,7 @@
 //! The describing files of a trace directory, read back. Nothing in them is trusted: they may
 //! come from anywhere.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -258,7 +259,7 @@ impl Names {
 
     /// The name of the function at this address, or the address.
     #[must_use]
-    pub fn name(&self, address: u64) -> std::borrow::Cow<'_, str> {
+    pub fn name(&self, address: u64) -> Cow<'_, str> {
         match self.0.get(&address) {
             Some(name) => name.as_str().into(),
             None => format!("{:#x}", canonical(address)).into(),
@@ -389,18 +390,21 @@ fn read_symbols(path: &Path, base: u64) -> Result<Names, ReportError> {
         // Of several names for one address, the first: the list is sorted.
         names
             .entry(base.wrapping_add(address))
-            .or_insert_with(|| masked(cut(name)).into_owned());
+            .or_insert_with(|| masked(&cut(name)).into_owned());
     }
     Ok(Names(names))
 }
 
-/// A name as far as anybody reads it: stacks and lines repeat it.
-fn cut(name: &str) -> &str {
-    let mut end = name.len().min(NAME_MAX);
+/// A name as far as anybody reads it, which stacks and lines repeat; one that goes on says so.
+fn cut(name: &str) -> Cow<'_, str> {
+    if name.len() <= NAME_MAX {
+        return name.into();
+    }
+    let mut end = NAME_MAX;
     while !name.is_char_boundary(end) {
         end -= 1;
     }
-    name.get(..end).unwrap_or_default()
+    format!("{}...", name.get(..end).unwrap_or_default()).into()
 }
 
 fn parse_symbol(line: &str) -> Option<(u64, &str)> {

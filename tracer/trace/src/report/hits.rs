@@ -19,7 +19,7 @@ use crate::export::uftrace::record::truncated;
 /// So many events are looked through for one that belongs before a step.
 const LOOKED_AT: usize = 64;
 
-/// Functions of one name that are looked at.
+/// Functions of one name that are looked at: hits in others come before all steps of their time.
 const ANCHORS_MAX: usize = 64;
 
 /// A step that comes after a probe's hits.

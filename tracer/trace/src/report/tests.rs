@@ -262,6 +262,8 @@ fn of_a_name_that_has_no_end_the_beginning_is_read() {
     let (_, shown) = text(&directory, Format::Function);
     let longest = shown.lines().map(|line| line.matches('\u{e9}').count());
     assert_eq!(longest.max(), Some(2048));
+    let is_told = |line: &str| line.contains("\u{e9}...");
+    assert!(shown.lines().any(is_told), "that it goes on is said");
 }
 
 /// Who opened it waited for ever.
