@@ -86,8 +86,8 @@ impl Lane<'_> {
     fn push(&mut self, ticks: u64, kind: RecordKind) {
         let time_ns = ticks;
         let brought = vec![Brought { time_ns, kind }];
-        self.stream
-            .push(Origin::Calls(self.ring), brought, self.now);
+        let rings = self.stream.rings();
+        rings.push(Origin::Calls(self.ring), brought, self.now);
     }
 }
 
@@ -271,7 +271,7 @@ impl Host {
             };
             let (time_ns, kind) = (time, RecordKind::Captured(Box::new(call)));
             let brought = vec![Brought { time_ns, kind }];
-            self.stream.push(Origin::Points(ring), brought, 0);
+            self.stream.rings().push(Origin::Points(ring), brought, 0);
         }
         let next = position.after(1).word(ring);
         self.memory.store(ring, CellWord::Head, next);
@@ -309,8 +309,8 @@ impl Host {
         assert!(lost == u64::MAX || lane.lost == lost - was.1);
         self.said += lane.events;
         if reader.is_drained_to(reader.head()) {
-            self.stream.looked(Origin::Calls(ring), before);
-            self.stream.looked(Origin::Points(ring), before);
+            self.stream.rings().looked(Origin::Calls(ring), before);
+            self.stream.rings().looked(Origin::Points(ring), before);
         }
         self.stream.pass_on(Pass::Round, &mut self.sink);
     }

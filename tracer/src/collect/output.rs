@@ -336,15 +336,17 @@ impl Output {
         };
         let (origin, until_ns) = (batch.origin, batch.until_ns);
         match batch.records {
-            Records::Columns(columns) => self.stream.push(origin, columns, until_ns),
-            Records::Rows(rows) => self.stream.push(origin, rows, until_ns),
+            Records::Columns(columns) => self.stream.rings().push(origin, columns, until_ns),
+            Records::Rows(rows) => self.stream.rings().push(origin, rows, until_ns),
             coded => {
                 let room = rows_room(&mut self.stream);
-                self.stream.push(origin, coded.into_rows(room), until_ns);
+                self.stream
+                    .rings()
+                    .push(origin, coded.into_rows(room), until_ns);
             }
         }
         if let Some(time_ns) = batch.looked_ns {
-            self.stream.looked(origin, time_ns);
+            self.stream.rings().looked(origin, time_ns);
             if let Origin::Calls(ring) | Origin::Points(ring) = origin {
                 let is_of_calls = matches!(origin, Origin::Calls(_));
                 self.looked.insert((ring, is_of_calls), time_ns);
@@ -358,7 +360,7 @@ impl Output {
         if let Some(Encoding::Compact(_) | Encoding::DataFile(_)) = self.encodes() {
             return;
         }
-        while let Some(room) = self.stream.take_room() {
+        while let Some(room) = self.stream.rings().take_room() {
             to.keep(room);
         }
     }
@@ -418,7 +420,7 @@ impl Output {
 
     /// What points and the values of calls are, from now on.
     pub fn know_points(&mut self, formats: &EventFormats) {
-        self.stream.expect_points();
+        self.stream.rings().expect_points();
         self.learn(News::Points(formats.points()));
         if self.stream.stack_bytes().is_none() || self.captures.is_empty() {
             return;
@@ -536,7 +538,7 @@ impl Output {
         doubts: &TimeDoubts,
         until_ns: u64,
     ) -> Result<Option<Written>, ExportError> {
-        self.stream.until_ns = Some(until_ns);
+        self.stream.lasts_until(until_ns);
         self.pass_on(Pass::All, &Alone);
         // Whose records have all come: nothing more is told of its end.
         if self.stream.stack_bytes().is_some() {
@@ -560,7 +562,7 @@ impl Output {
             Keeper::Events(mut store) => Holds::Events(store.finish(Ending {
                 doubts,
                 anomalies,
-                strays: self.stream.strays(),
+                strays: self.stream.rings().strays(),
                 is_cut: false,
                 until_ns,
             })?),
@@ -583,7 +585,10 @@ fn keep_coded(store: &mut dyn Store, batch: Batch) -> Batch {
 
 /// Room for rows: that of what has been passed on, if there is some.
 fn rows_room(stream: &mut Stream) -> Vec<Record> {
-    stream.take_room().map_or_else(Vec::new, Part::into_rows)
+    stream
+        .rings()
+        .take_room()
+        .map_or_else(Vec::new, Part::into_rows)
 }
 
 /// What a directory is told of the text of this image.

@@ -8,6 +8,8 @@
 //!  vCPU threads of the host-+
 //! ```
 //!
+//! What rings bring comes in and is merged in [`Rings`]; what is made of it, and for whom, says the [`Stream`].
+//!
 //! A sink that keeps threads apart anyhow can do without their order among each other ([`Sink::is_ordered`]): to merge calls
 //! without returns takes as long again as to write them. Of calls with returns it gets what threads do that stay on their vCPU for
 //! a while ring by ring, several rings' side by side ([`KeepsApart`]).
@@ -22,6 +24,7 @@ mod calls;
 pub mod merge;
 mod passing;
 mod ring;
+mod rings;
 pub mod taker;
 #[cfg(test)]
 mod tests;
@@ -32,7 +35,6 @@ use std::panic::resume_unwind;
 use terms::addr::Gva;
 use terms::function::{Function, FunctionId};
 
-use crate::columns::{Columns, Part};
 use crate::crew::Crew;
 use crate::event::{Event, KeepsApart, Moment, Record, RecordKind, Sink};
 use crate::graph::join::{Join, Joined};
@@ -41,42 +43,22 @@ use crate::graph::selection::Selection;
 use crate::graph::threads::{BadStackSize, Threads};
 use crate::graph::{Anomalies, Death};
 use calls::Graph;
-use merge::Merge;
 use passing::{Passing, alone};
+pub use rings::{Origin, Rings};
 pub use taker::Pass;
 use ways::{InOrder, SideBySide, Way};
 
 /// Records that may wait for a ring that lags.
 pub const WAITING_MAX: usize = 1 << 20;
 
-/// Where records come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
-    /// The ring of this vCPU's calls.
-    Calls(u16),
-    /// The ring of this vCPU's points, and of what is captured of its calls.
-    Points(u16),
-    /// The clock page.
-    Clock,
-    /// The thread of the host that runs this vCPU.
-    Host(u16),
-}
-
 /// Turns what rings bring into events.
 #[derive(Debug)]
 pub struct Stream {
-    /// What waits.
-    pub(crate) merge: Merge,
-    /// How many rings of calls there are, and of points; these go before those.
-    rings: u16,
-    has_points: bool,
-    has_host: bool,
-    /// Records of rings that there are not.
-    strays: u64,
+    rings: Rings,
     /// Of a session that traces returns.
     graph: Option<Graph>,
     /// Up to when something would have been recorded, though rings were looked at later, if that is known.
-    pub until_ns: Option<u64>,
+    until_ns: Option<u64>,
 }
 
 /// Who wants nothing.
@@ -125,16 +107,8 @@ impl Stream {
     /// while the guest runs.
     #[must_use]
     pub fn of_functions(rings: u16, waiting: usize) -> Self {
-        let count = usize::from(rings);
-        let mut merge = Merge::new(3 * count + 1, waiting);
-        (0..count).for_each(|points| merge.ignore(points));
-        (2 * count..=3 * count).for_each(|other| merge.ignore(other));
         Self {
-            merge,
-            rings,
-            has_points: false,
-            has_host: false,
-            strays: 0,
+            rings: Rings::new(rings, waiting),
             graph: None,
             until_ns: None,
         }
@@ -163,23 +137,13 @@ impl Stream {
         if let Some(graph) = &mut self.graph {
             graph.join = Some(Join::default());
         }
-        self.expect_points();
+        self.rings.expect_points();
         self
     }
 
-    /// Rings of points are read from now on.
-    pub fn expect_points(&mut self) {
-        if !std::mem::replace(&mut self.has_points, true) {
-            (0..usize::from(self.rings)).for_each(|ring| self.merge.expect(ring));
-        }
-    }
-
-    /// What the host does with the vCPUs is told from now on.
-    fn expect_host(&mut self) {
-        if !std::mem::replace(&mut self.has_host, true) {
-            let rings = usize::from(self.rings);
-            (0..rings).for_each(|vcpu| self.merge.expect(2 * rings + 1 + vcpu));
-        }
+    /// Where the records come in that it is made of.
+    pub const fn rings(&mut self) -> &mut Rings {
+        &mut self.rings
     }
 
     /// Values of these calls are captured from now on.
@@ -216,47 +180,6 @@ impl Stream {
         }
     }
 
-    /// The place of a ring among all; none of one that there is not.
-    fn ring(&self, origin: Origin) -> Option<usize> {
-        let rings = usize::from(self.rings);
-        let within = |vcpu: u16| (vcpu < self.rings).then_some(usize::from(vcpu));
-        match origin {
-            Origin::Points(vcpu) => within(vcpu),
-            Origin::Calls(vcpu) => within(vcpu).map(|vcpu| rings + vcpu),
-            Origin::Clock => Some(2 * rings),
-            Origin::Host(vcpu) => within(vcpu).map(|vcpu| 2 * rings + 1 + vcpu),
-        }
-    }
-
-    /// The next records of a ring, in its order. What is lost at their end may have been lost up to `until_ns`.
-    pub fn push(&mut self, origin: Origin, records: impl Into<Columns>, until_ns: u64) {
-        let records = records.into();
-        let Some(ring) = self.ring(origin) else {
-            self.strays = self.strays.saturating_add(records.records() as u64);
-            return;
-        };
-        if matches!(origin, Origin::Host(_)) {
-            self.expect_host();
-        }
-        let vcpu = match origin {
-            Origin::Calls(vcpu) | Origin::Points(vcpu) | Origin::Host(vcpu) => vcpu,
-            Origin::Clock => 0,
-        };
-        let mut parts = records.into_parts().into_iter().peekable();
-        while let Some(part) = parts.next() {
-            let next_ns = parts.peek().and_then(|next| next.time_ns(0));
-            let until_ns = next_ns.unwrap_or(until_ns);
-            self.merge.push(ring, vcpu, part, until_ns);
-        }
-    }
-
-    /// A ring brings no more records that were reserved before this time: it was looked at after.
-    pub fn looked(&mut self, origin: Origin, time_ns: u64) {
-        if let Some(ring) = self.ring(origin) {
-            self.merge.looked(ring, time_ns);
-        }
-    }
-
     /// Whether what a ring brings has to wait for the others, for this sink.
     #[must_use]
     pub fn is_ordered(&self, sink: &(impl Sink + ?Sized)) -> bool {
@@ -281,18 +204,17 @@ impl Stream {
 
     fn pass_by<S: Sink>(&mut self, pass: Pass, sink: &mut S, way: impl Way<S>) {
         let is_ordered = self.is_ordered(sink);
-        let (graph, rings) = (&mut self.graph, usize::from(self.rings));
         if is_ordered {
             let mut passing = Passing {
-                graph: graph.as_mut(),
-                rings,
+                graph: self.graph.as_mut(),
+                points: self.rings.points(),
                 way,
                 sink,
             };
-            self.merge.pass_on(pass, &mut passing);
+            self.rings.pass_on(pass, &mut passing);
         } else {
-            self.merge.pass_all(|ring, vcpu, record| {
-                if let Some(event) = alone(vcpu, ring < rings, record) {
+            self.rings.pass_all(|is_point, vcpu, record| {
+                if let Some(event) = alone(vcpu, is_point, record) {
                     sink.event(event);
                 }
             });
@@ -304,7 +226,7 @@ impl Stream {
         if let Some(graph) = self.graph.as_mut().filter(|_| pass == Pass::All) {
             graph.advance(u64::MAX, sink);
             // A call that hangs may be the last thing that any ring has brought.
-            let seen_ns = || self.merge.seen_ns();
+            let seen_ns = || self.rings.seen_ns();
             graph
                 .selection
                 .lasts_until(self.until_ns.unwrap_or_else(seen_ns));
@@ -324,18 +246,12 @@ impl Stream {
             time_ns: 0,
             kind: RecordKind::Lost(0),
         };
-        self.push(Origin::Calls(0), vec![record], 0);
+        self.rings.push(Origin::Calls(0), vec![record], 0);
     }
 
-    /// Room for records: of what has been passed on.
-    pub fn take_room(&mut self) -> Option<Part> {
-        self.merge.take_room()
-    }
-
-    /// Records of rings that there are not.
-    #[must_use]
-    pub const fn strays(&self) -> u64 {
-        self.strays
+    /// Something would have been recorded up to then, though rings were looked at later.
+    pub const fn lasts_until(&mut self, until_ns: u64) {
+        self.until_ns = Some(until_ns);
     }
 
     /// A thread has ended. The records of before may be still to come.

@@ -13,14 +13,14 @@ use crate::event::{Event, EventKind, Record, RecordKind, Sink, Timed, Values};
 pub(super) struct Passing<'a, S, W> {
     pub graph: Option<&'a mut Graph>,
     /// How many rings of points there are: they go before the others.
-    pub rings: usize,
+    pub points: usize,
     pub way: W,
     pub sink: &'a mut S,
 }
 
 impl<S: Sink, W: Way<S>> Taker for Passing<'_, S, W> {
     fn one(&mut self, ring: usize, timed: Timed) {
-        let (is_point, sink) = (ring < self.rings, &mut *self.sink);
+        let (is_point, sink) = (ring < self.points, &mut *self.sink);
         let Some(graph) = &mut self.graph else {
             let event = alone(timed.vcpu, is_point, timed.record);
             return event.map_or((), |event| sink.event(event));

@@ -3,7 +3,9 @@
 use terms::event_format::EventId;
 use terms::field::FieldValue;
 
+use super::merge::Merge;
 use super::*;
+use crate::columns::Part;
 use crate::event::{End, EventKind, Passed, Step};
 use crate::graph::rules::Threshold;
 use crate::host::{HostStep, HostThread};
@@ -36,23 +38,27 @@ fn told(events: &[Event]) -> Vec<(u64, u32, EventKind)> {
 #[test]
 fn calls_without_returns_points_losses_and_stalls_come_in_the_order_of_time() {
     let mut stream = Stream::of_functions(2, WAITING_MAX);
-    stream.expect_points();
+    stream.rings().expect_points();
     let lost = |time_ns, count| record(time_ns, RecordKind::Lost(count));
-    stream.push(Origin::Calls(0), vec![entry(10, 1), entry(40, 2)], 50);
-    stream.push(
+    stream
+        .rings()
+        .push(Origin::Calls(0), vec![entry(10, 1), entry(40, 2)], 50);
+    stream.rings().push(
         Origin::Calls(1),
         vec![lost(20, 0), lost(20, 7), entry(30, 3)],
         50,
     );
-    stream.push(Origin::Points(1), vec![point(25), lost(35, 9)], 0);
+    stream
+        .rings()
+        .push(Origin::Points(1), vec![point(25), lost(35, 9)], 0);
     let stall = record(28, RecordKind::Stall(5));
-    stream.push(Origin::Clock, vec![stall], 28);
+    stream.rings().push(Origin::Clock, vec![stall], 28);
     let mut seen: Vec<Event> = Vec::new();
     stream.pass_on(Pass::Round, &mut seen);
     assert_eq!(seen, [], "vCPU 0 may have passed a point before");
     for vcpu in 0..2 {
-        stream.looked(Origin::Calls(vcpu), 50);
-        stream.looked(Origin::Points(vcpu), 50);
+        stream.rings().looked(Origin::Calls(vcpu), 50);
+        stream.rings().looked(Origin::Points(vcpu), 50);
     }
     stream.pass_on(Pass::Round, &mut seen);
     let call = |function| EventKind::Entry(FunctionId(function));
@@ -82,10 +88,14 @@ fn what_the_host_does_comes_in_the_order_of_time() {
     let step = HostStep::Entry(HostThread::default());
     let host = |time_ns| record(time_ns, RecordKind::Host(Box::new(step)));
     let mut seen: Vec<Event> = Vec::new();
-    stream.push(Origin::Host(1), vec![host(15), host(45)], 50);
-    stream.push(Origin::Calls(1), vec![entry(10, 1), entry(40, 2)], 50);
+    stream
+        .rings()
+        .push(Origin::Host(1), vec![host(15), host(45)], 50);
+    stream
+        .rings()
+        .push(Origin::Calls(1), vec![entry(10, 1), entry(40, 2)], 50);
     for origin in [Origin::Calls(0), Origin::Calls(1), Origin::Host(1)] {
-        stream.looked(origin, 50);
+        stream.rings().looked(origin, 50);
     }
     stream.pass_on(Pass::Round, &mut seen);
     assert_eq!(
@@ -93,7 +103,7 @@ fn what_the_host_does_comes_in_the_order_of_time() {
         [],
         "the thread of vCPU 0 may have told something before"
     );
-    stream.looked(Origin::Host(0), 20);
+    stream.rings().looked(Origin::Host(0), 20);
     stream.pass_on(Pass::Round, &mut seen);
     let call = |function| EventKind::Entry(FunctionId(function));
     let expected = [
@@ -103,11 +113,11 @@ fn what_the_host_does_comes_in_the_order_of_time() {
         (45, 1, EventKind::Host(step)),
     ];
     assert_eq!(told(&seen), expected[..2]);
-    stream.looked(Origin::Host(0), 50);
+    stream.rings().looked(Origin::Host(0), 50);
     stream.pass_on(Pass::Round, &mut seen);
     assert_eq!(told(&seen), expected);
-    stream.push(Origin::Host(2), vec![host(60)], 60);
-    assert_eq!(stream.strays(), 1);
+    stream.rings().push(Origin::Host(2), vec![host(60)], 60);
+    assert_eq!(stream.rings().strays(), 1);
 }
 
 #[test]
@@ -119,9 +129,11 @@ fn who_keeps_threads_apart_waits_for_no_other_ring_unless_calls_are_put_together
         times.collect::<Vec<_>>()
     };
     let mut stream = Stream::of_functions(2, WAITING_MAX);
-    stream.push(Origin::Calls(1), vec![entry(10, 0), entry(30, 0)], 0);
+    stream
+        .rings()
+        .push(Origin::Calls(1), vec![entry(10, 0), entry(30, 0)], 0);
     assert_eq!(times(&mut stream), [(1, 10), (1, 30)]);
-    stream.push(Origin::Calls(0), vec![entry(20, 0)], 0);
+    stream.rings().push(Origin::Calls(0), vec![entry(20, 0)], 0);
     assert_eq!(times(&mut stream), [(0, 20)]);
     let mut graph = Stream::of_graph(2, STACK, WAITING_MAX).unwrap();
     let (function, step, slot) = (FunctionId(0), Step::Entry, 64);
@@ -130,9 +142,11 @@ fn who_keeps_threads_apart_waits_for_no_other_ring_unless_calls_are_put_together
         step,
         slot,
     };
-    graph.push(Origin::Calls(1), vec![record(10, call)], 0);
+    graph
+        .rings()
+        .push(Origin::Calls(1), vec![record(10, call)], 0);
     assert_eq!(times(&mut graph), []);
-    graph.looked(Origin::Calls(0), 20);
+    graph.rings().looked(Origin::Calls(0), 20);
     assert_eq!(times(&mut graph), [(1, 10)]);
 }
 
@@ -141,9 +155,13 @@ fn who_keeps_threads_apart_waits_for_no_other_ring_unless_calls_are_put_together
 fn a_call_without_a_return_that_comes_late_has_its_own_time() {
     let mut stream = Stream::of_functions(2, 1);
     let mut seen: Vec<Event> = Vec::new();
-    stream.push(Origin::Calls(0), vec![entry(20, 0), entry(30, 0)], 0);
+    stream
+        .rings()
+        .push(Origin::Calls(0), vec![entry(20, 0), entry(30, 0)], 0);
     (0..2).for_each(|_| stream.pass_on(Pass::Round, &mut seen));
-    stream.push(Origin::Calls(1), vec![entry(5, 1), entry(35, 1)], 0);
+    stream
+        .rings()
+        .push(Origin::Calls(1), vec![entry(5, 1), entry(35, 1)], 0);
     stream.finish(&mut seen);
     let times: Vec<_> = seen
         .iter()
@@ -161,7 +179,7 @@ fn a_call_says_where_it_was_made_if_that_is_known() {
         record(time_ns, RecordKind::Called { function, caller })
     };
     let calls = vec![called(1, 0xffff_ffff_8000_0123), called(2, 0)];
-    stream.push(Origin::Calls(0), calls, 0);
+    stream.rings().push(Origin::Calls(0), calls, 0);
     stream.finish(&mut seen);
     let kinds = seen.iter().map(|event| (event.kind, event.caller()));
     let entry = EventKind::Entry(FunctionId(3));
@@ -173,7 +191,7 @@ fn a_call_says_where_it_was_made_if_that_is_known() {
 #[test]
 fn a_point_that_comes_late_has_its_own_time_among_calls_with_returns() {
     let mut stream = Stream::of_graph(2, STACK, 1).unwrap();
-    stream.expect_points();
+    stream.rings().expect_points();
     let call = |time_ns, step| {
         let (function, slot) = (FunctionId(0), STACK - 64);
         let kind = RecordKind::Graph {
@@ -184,11 +202,11 @@ fn a_point_that_comes_late_has_its_own_time_among_calls_with_returns() {
         record(time_ns, kind)
     };
     let calls = vec![call(20, Step::Entry), call(30, Step::Exit)];
-    stream.push(Origin::Calls(0), calls, 0);
+    stream.rings().push(Origin::Calls(0), calls, 0);
     let mut seen: Vec<Event> = Vec::new();
     (0..2).for_each(|_| stream.pass_on(Pass::Round, &mut seen));
     assert_eq!(seen.len(), 1, "one may wait");
-    stream.push(Origin::Points(1), vec![point(5)], 0);
+    stream.rings().push(Origin::Points(1), vec![point(5)], 0);
     stream.finish(&mut seen);
     let times: Vec<_> = seen.iter().map(|event| event.time_ns).collect();
     assert_eq!(times, [20, 5, 30]);
@@ -197,10 +215,10 @@ fn a_point_that_comes_late_has_its_own_time_among_calls_with_returns() {
 #[test]
 fn points_and_calls_that_are_lost_are_told_apart_also_as_they_came() {
     let mut stream = Stream::of_functions(1, WAITING_MAX);
-    stream.expect_points();
+    stream.rings().expect_points();
     let lost = |count| record(10, RecordKind::Lost(count));
-    stream.push(Origin::Points(0), vec![lost(3)], 0);
-    stream.push(Origin::Calls(0), vec![lost(5)], 0);
+    stream.rings().push(Origin::Points(0), vec![lost(3)], 0);
+    stream.rings().push(Origin::Calls(0), vec![lost(5)], 0);
     let mut seen = Apart::default();
     seen.take(&mut stream, Pass::Round);
     let expected = [
@@ -214,7 +232,7 @@ fn points_and_calls_that_are_lost_are_told_apart_also_as_they_came() {
 #[test]
 fn points_that_are_lost_leave_the_calls_of_a_graph_as_they_are() {
     let mut stream = Stream::of_graph(1, STACK, WAITING_MAX).unwrap();
-    stream.expect_points();
+    stream.rings().expect_points();
     let call = |time_ns, step| {
         let (function, slot) = (FunctionId(0), STACK - 64);
         let kind = RecordKind::Graph {
@@ -225,9 +243,9 @@ fn points_that_are_lost_leave_the_calls_of_a_graph_as_they_are() {
         record(time_ns, kind)
     };
     let calls = vec![call(10, Step::Entry), call(30, Step::Exit)];
-    stream.push(Origin::Calls(0), calls, 0);
+    stream.rings().push(Origin::Calls(0), calls, 0);
     let lost = record(20, RecordKind::Lost(7));
-    stream.push(Origin::Points(0), vec![lost], 0);
+    stream.rings().push(Origin::Points(0), vec![lost], 0);
     let mut seen: Vec<Event> = Vec::new();
     stream.finish(&mut seen);
     let function = FunctionId(0);
@@ -285,7 +303,7 @@ fn in_the_middle_of_a_round_nothing_waits_in_vain() {
 #[test]
 fn a_point_is_of_the_thread_that_was_seen_last_on_its_vcpu() {
     let mut stream = Stream::of_graph(1, STACK, WAITING_MAX).unwrap();
-    stream.expect_points();
+    stream.rings().expect_points();
     let step = |time_ns, step, stack: u64| {
         let (function, slot) = (FunctionId(0), stack * STACK - 64);
         record(
@@ -302,9 +320,9 @@ fn a_point_is_of_the_thread_that_was_seen_last_on_its_vcpu() {
         step(20, Step::Entry, 2),
         step(30, Step::Exit, 2),
     ];
-    stream.push(Origin::Calls(0), Vec::from(calls), 0);
+    stream.rings().push(Origin::Calls(0), Vec::from(calls), 0);
     let points = [5, 15, 25, 35].map(point);
-    stream.push(Origin::Points(0), Vec::from(points), 0);
+    stream.rings().push(Origin::Points(0), Vec::from(points), 0);
     let mut seen: Vec<Event> = Vec::new();
     stream.finish(&mut seen);
     let points = seen
@@ -319,11 +337,13 @@ fn a_point_is_of_the_thread_that_was_seen_last_on_its_vcpu() {
 #[test]
 fn records_of_a_ring_that_there_is_not_are_counted() {
     let mut stream = Stream::of_functions(2, WAITING_MAX);
-    stream.push(Origin::Calls(9), vec![entry(1, 0), entry(2, 0)], 0);
-    stream.push(Origin::Points(2), vec![point(3)], 0);
+    stream
+        .rings()
+        .push(Origin::Calls(9), vec![entry(1, 0), entry(2, 0)], 0);
+    stream.rings().push(Origin::Points(2), vec![point(3)], 0);
     let mut seen: Vec<Event> = Vec::new();
     stream.finish(&mut seen);
-    assert_eq!((stream.strays(), seen.len()), (3, 0));
+    assert_eq!((stream.rings().strays(), seen.len()), (3, 0));
 }
 
 /// A guest that hangs brings nothing any more: how long is known by when its rings were looked at.
@@ -341,9 +361,11 @@ fn a_call_that_hangs_is_recorded_if_rings_were_looked_at_long_after_it() {
             step: Step::Entry,
             slot: STACK - 64,
         };
-        stream.push(Origin::Calls(0), vec![record(10, kind)], 10);
+        stream
+            .rings()
+            .push(Origin::Calls(0), vec![record(10, kind)], 10);
         for (origin, time_ns) in looked_ns {
-            stream.looked(*origin, *time_ns);
+            stream.rings().looked(*origin, *time_ns);
         }
         let mut seen: Vec<Event> = Vec::new();
         stream.pass_on(Pass::Round, &mut seen);

@@ -248,7 +248,7 @@ impl Replay {
                 let notes: Vec<PointNote> = json(text)?;
                 let formats: Option<Vec<Arc<EventFormat>>> =
                     notes.iter().map(PointNote::format).collect();
-                self.stream.expect_points();
+                self.stream.rings().expect_points();
                 self.to.learn(News::Points(&formats?));
             }
             Kind::Probes => {
@@ -260,7 +260,7 @@ impl Replay {
             Kind::Records => self.records(text)?,
             Kind::Looks => {
                 let looks = looks::decode(text).ok()?.into_iter();
-                looks.for_each(|(origin, time_ns)| self.stream.looked(origin, time_ns));
+                looks.for_each(|(origin, time_ns)| self.stream.rings().looked(origin, time_ns));
             }
             Kind::Round => self.round(),
             Kind::End => self.end = Some(json(text)?),
@@ -301,9 +301,9 @@ impl Replay {
         }
         self.waiting += records.records();
         self.values = self.values.saturating_add(weight::of(records.parts()));
-        self.stream.push(of.origin, records, of.until_ns);
+        self.stream.rings().push(of.origin, records, of.until_ns);
         if let Some(time_ns) = of.looked_ns {
-            self.stream.looked(of.origin, time_ns);
+            self.stream.rings().looked(of.origin, time_ns);
         }
         if !self.stream.is_ordered(&self.to) {
             self.pass_on(Pass::Round);
@@ -319,10 +319,10 @@ impl Replay {
 
     /// What has come waits no longer, nor for a ring that lags, if its values take too much: few records can have many.
     fn leave_few_values(&mut self) {
-        if weight::of(self.stream.merge.parts()) > self.values_max {
-            self.stream.merge.set_limit(0);
+        if weight::of(self.stream.rings().waiting()) > self.values_max {
+            self.stream.rings().set_waiting(0);
             (0..2).for_each(|_| self.pass_on(Pass::Round));
-            self.stream.merge.set_limit(WAITING_MAX);
+            self.stream.rings().set_waiting(WAITING_MAX);
         }
     }
 
@@ -330,7 +330,7 @@ impl Replay {
         self.tell_functions();
         self.waiting = 0;
         self.to.take(&mut self.stream, pass, &Alone);
-        while self.stream.take_room().is_some() {}
+        while self.stream.rings().take_room().is_some() {}
     }
 
     fn round(&mut self) {
@@ -369,7 +369,9 @@ impl Replay {
 
     fn finish(mut self, stop: Stop) -> Result<Replayed, CompactError> {
         let until_ns = self.end.as_ref().and_then(|end| end.until_ns);
-        self.stream.until_ns = until_ns;
+        if let Some(until_ns) = until_ns {
+            self.stream.lasts_until(until_ns);
+        }
         self.pass_on(Pass::All);
         self.know_threads();
         let text = self.has_news.then(|| self.known.text());
@@ -382,7 +384,7 @@ impl Replay {
         let ending = Ending {
             doubts: self.end.unwrap_or_default().doubts,
             anomalies,
-            strays: self.stream.strays(),
+            strays: self.stream.rings().strays(),
             is_cut: !is_finished,
             until_ns: until_ns.unwrap_or_default(),
         };
@@ -541,7 +543,7 @@ mod tests {
                 if has_rounds {
                     replay.block(&block(Kind::Round, [])).unwrap();
                 }
-                most = most.max(weight::of(replay.stream.merge.parts()));
+                most = most.max(weight::of(replay.stream.rings().waiting()));
             }
             let one = VALUES * size_of::<FieldValue>();
             assert!(most > replay.values_max / 2, "they wait: {most}");

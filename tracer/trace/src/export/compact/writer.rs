@@ -143,8 +143,8 @@ impl CompactWriter {
         self.note(Kind::Threads, &threads);
     }
 
-    /// What one ring brought in one round, as [`Stream::push`](crate::stream::Stream::push) and
-    /// [`Stream::looked`](crate::stream::Stream::looked) take it.
+    /// What one ring brought in one round, as [`Rings::push`](crate::stream::Rings::push) and
+    /// [`Rings::looked`](crate::stream::Rings::looked) take it.
     pub fn append(&mut self, origin: Origin, coded: Coded, until_ns: u64, looked_ns: Option<u64>) {
         if coded.parts.is_empty() {
             if let Some(time_ns) = looked_ns {

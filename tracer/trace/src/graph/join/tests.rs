@@ -178,11 +178,13 @@ impl Guest {
                 }
                 next[index] += 1;
                 match item {
-                    Item::Record(record) => stream.push(origin, vec![record.clone()], 0),
+                    Item::Record(record) => stream.rings().push(origin, vec![record.clone()], 0),
                     Item::Values(time_ns, values) => {
                         let (time_ns, values) = (*time_ns, Box::new(values.clone()));
                         let kind = RecordKind::Captured(values);
-                        stream.push(origin, vec![Record { time_ns, kind }], 0);
+                        stream
+                            .rings()
+                            .push(origin, vec![Record { time_ns, kind }], 0);
                     }
                     // Of values that are lost nothing is told.
                     Item::Lost(time) if ring < VCPUS => {
@@ -193,12 +195,16 @@ impl Guest {
                             Item::Record(event) => event.time_ns,
                             Item::Values(time, _) | Item::Lost(time) => *time,
                         });
-                        stream.push(origin, vec![Record { time_ns, kind }], until.min(look));
+                        stream.rings().push(
+                            origin,
+                            vec![Record { time_ns, kind }],
+                            until.min(look),
+                        );
                     }
                     Item::Lost(_) => {}
                 }
             }
-            stream.looked(origin, look);
+            stream.rings().looked(origin, look);
             stream.pass_on(Pass::Round, &mut seen);
         }
         stream.finish(&mut seen);

@@ -71,8 +71,10 @@ fn stream(rings: &[Vec<Record>], ends: &[u64], to: &mut impl Taking) -> Anomalie
             let from = &mut done[usize::from(vcpu)];
             let until = ring.partition_point(|record| record.time_ns < end_ns);
             let records = ring.get(*from..until).unwrap_or_default();
-            stream.push(Origin::Calls(vcpu), columns(records), end_ns);
-            stream.looked(Origin::Calls(vcpu), end_ns);
+            stream
+                .rings()
+                .push(Origin::Calls(vcpu), columns(records), end_ns);
+            stream.rings().looked(Origin::Calls(vcpu), end_ns);
             *from = until.max(*from);
             to.take(&mut stream, Pass::Certain);
         }
@@ -179,8 +181,8 @@ fn calls_are_selected_also_in_rings_that_are_apart() {
         stream.select(rules.clone(), &functions(4));
         for (vcpu, ring) in (0..).zip(&guest.rings) {
             let (first, rest) = ring.split_at(ring.len().min(1));
-            stream.push(Origin::Calls(vcpu), columns(first), 0);
-            stream.push(Origin::Calls(vcpu), columns(rest), 0);
+            stream.rings().push(Origin::Calls(vcpu), columns(first), 0);
+            stream.rings().push(Origin::Calls(vcpu), columns(rest), 0);
         }
         to(&mut stream, Pass::All);
     };
@@ -269,19 +271,19 @@ fn with_the_host(guest: &Guest, to: &mut impl Taking) {
     let mut stream = Stream::of_graph(3, STACK, usize::MAX).unwrap();
     for (vcpu, ring) in (0..).zip(&guest.rings) {
         let first = ring.get(..1).unwrap_or_default();
-        stream.push(Origin::Calls(vcpu), columns(first), 0);
-        stream.looked(Origin::Calls(vcpu), 15);
+        stream.rings().push(Origin::Calls(vcpu), columns(first), 0);
+        stream.rings().looked(Origin::Calls(vcpu), 15);
     }
     to.take(&mut stream, Pass::Round);
     for (vcpu, ring) in (0..).zip(&guest.rings) {
         let rest = ring.get(1..).unwrap_or_default();
-        stream.push(Origin::Calls(vcpu), columns(rest), 0);
+        stream.rings().push(Origin::Calls(vcpu), columns(rest), 0);
     }
     let step = Record {
         time_ns: guest.time / 2,
         kind: RecordKind::Host(Box::new(HostStep::Entry(HostThread::default()))),
     };
-    stream.push(Origin::Host(0), vec![step], 0);
+    stream.rings().push(Origin::Host(0), vec![step], 0);
     to.take(&mut stream, Pass::All);
 }
 
@@ -311,8 +313,8 @@ fn a_thread_that_dies_meanwhile_is_closed_in_its_place() {
         let mut stream = Stream::of_graph(3, STACK, usize::MAX).unwrap();
         for (vcpu, ring) in (0..).zip(&guest.rings) {
             let (first, rest) = ring.split_at(ring.len().min(1));
-            stream.push(Origin::Calls(vcpu), columns(first), 0);
-            stream.push(Origin::Calls(vcpu), columns(rest), 0);
+            stream.rings().push(Origin::Calls(vcpu), columns(first), 0);
+            stream.rings().push(Origin::Calls(vcpu), columns(rest), 0);
         }
         stream.died(Death {
             thread: 1,
@@ -443,11 +445,11 @@ fn values_of_calls_are_missed_also_in_rings_that_are_apart() {
         stream.expect_values(FunctionId(2), Moment::Entry);
         for (vcpu, ring) in (0..).zip(&guest.rings) {
             let (first, rest) = ring.split_at(ring.len().min(1));
-            stream.push(Origin::Calls(vcpu), columns(first), 0);
-            stream.looked(Origin::Points(vcpu), u64::MAX);
-            stream.looked(Origin::Calls(vcpu), 15);
+            stream.rings().push(Origin::Calls(vcpu), columns(first), 0);
+            stream.rings().looked(Origin::Points(vcpu), u64::MAX);
+            stream.rings().looked(Origin::Calls(vcpu), 15);
             to(&mut stream, Pass::Round);
-            stream.push(Origin::Calls(vcpu), columns(rest), 0);
+            stream.rings().push(Origin::Calls(vcpu), columns(rest), 0);
         }
         to(&mut stream, Pass::All);
         stream.anomalies().unwrap().count(Anomaly::NoValues)
@@ -493,7 +495,9 @@ fn who_fails_side_by_side_fails_the_one_who_asked() {
         for (vcpu, ring) in (0..).zip(&guest.rings) {
             let until = until.min(ring.len());
             let records = ring.get(from..until).unwrap_or_default();
-            stream.push(Origin::Calls(vcpu), columns(records), 0);
+            stream
+                .rings()
+                .push(Origin::Calls(vcpu), columns(records), 0);
         }
         let all = || stream.pass_apart(Pass::All, &mut Failing, &ThreadEach);
         catch_unwind(AssertUnwindSafe(all)).is_ok()

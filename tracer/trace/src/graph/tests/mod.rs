@@ -196,7 +196,9 @@ fn calls(steps: &[Event]) -> Vec<Truth> {
 /// The next record of a ring, as one that was read by itself.
 fn push(stream: &mut Stream, vcpu: usize, record: &Record, until_ns: u64) {
     let ring = Origin::Calls(u16::try_from(vcpu).unwrap());
-    stream.push(ring, columns(slice::from_ref(record)), until_ns);
+    stream
+        .rings()
+        .push(ring, columns(slice::from_ref(record)), until_ns);
 }
 
 /// Records as they are read.
@@ -226,7 +228,7 @@ fn reconstruct(rings: &[Vec<Record>], rounds: &[usize]) -> (Vec<Event>, Anomalie
         done[index] = end;
         let next_ns = ring.get(end).map_or(u64::MAX, |next| next.time_ns);
         let origin = Origin::Calls(u16::try_from(index).unwrap());
-        stream.looked(origin, next_ns);
+        stream.rings().looked(origin, next_ns);
         stream.pass_on(Pass::Round, &mut steps);
         if done
             .iter()

@@ -206,7 +206,9 @@ fn values_that_others_take_the_place_of_are_counted() {
 
 fn push_values(stream: &mut Stream, vcpu: u16, time_ns: u64, slot: u64) {
     let kind = RecordKind::Captured(Box::new(values(slot)));
-    stream.push(Origin::Points(vcpu), vec![Record { time_ns, kind }], 0);
+    stream
+        .rings()
+        .push(Origin::Points(vcpu), vec![Record { time_ns, kind }], 0);
 }
 
 #[test]
@@ -226,11 +228,11 @@ fn a_look_at_values_is_not_one_at_records() {
     let mut seen: Vec<Event> = Vec::new();
     push(&mut stream, 0, &entry(0, 50), 0);
     for ring in 0..2 {
-        stream.looked(Origin::Points(ring), 60);
+        stream.rings().looked(Origin::Points(ring), 60);
     }
     stream.pass_on(Pass::Round, &mut seen);
     assert_eq!(seen.len(), 0, "the other vCPU may have made a call before");
-    stream.looked(Origin::Calls(1), 60);
+    stream.rings().looked(Origin::Calls(1), 60);
     stream.pass_on(Pass::Round, &mut seen);
     assert_eq!(seen.len(), 1);
 }

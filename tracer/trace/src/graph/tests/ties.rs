@@ -124,7 +124,7 @@ impl Machine {
             while let Some(next) = made.next_if(|next| next.at_ns < now) {
                 push(&mut stream, next.vcpu, &next.record, now);
             }
-            (0..vcpus).for_each(|vcpu| stream.looked(Origin::Calls(vcpu), self.clock(now)));
+            (0..vcpus).for_each(|vcpu| stream.rings().looked(Origin::Calls(vcpu), self.clock(now)));
             stream.pass_on(Pass::Round, &mut steps);
         }
         stream.finish(&mut steps);
@@ -255,7 +255,7 @@ fn what_another_ring_may_still_bring_is_waited_for() {
     let mut steps: Vec<Event> = Vec::new();
     push(&mut stream, 1, &graph(10, 1, Entry, 1, OUTER).record, 0);
     push(&mut stream, 0, &graph(20, 0, Entry, 2, OUTER).record, 0);
-    (0..2).for_each(|vcpu| stream.looked(Origin::Calls(vcpu), 20));
+    (0..2).for_each(|vcpu| stream.rings().looked(Origin::Calls(vcpu), 20));
     stream.pass_on(Pass::Round, &mut steps);
     push(&mut stream, 1, &graph(20, 1, Exit, 1, OUTER).record, 0);
     stream.finish(&mut steps);
@@ -331,7 +331,7 @@ fn a_point_is_in_the_call_that_waited_before_it() {
     use crate::event::Passed;
 
     let mut stream = stream(2, 100);
-    stream.expect_points();
+    stream.rings().expect_points();
     push(&mut stream, 1, &graph(10, 1, Entry, 1, OUTER).record, 0);
     push(&mut stream, 0, &graph(20, 0, Entry, 2, INNER).record, 0);
     let other = graph(20, 1, Entry, 3, OUTER + STACK);
@@ -344,7 +344,7 @@ fn a_point_is_in_the_call_that_waited_before_it() {
         time_ns: 25,
         kind: RecordKind::Point(Box::new(passed)),
     };
-    stream.push(Origin::Points(0), vec![point], 0);
+    stream.rings().push(Origin::Points(0), vec![point], 0);
     let mut steps: Vec<Event> = Vec::new();
     stream.finish(&mut steps);
     let at = |step: &Event| matches!(step.kind, EventKind::Point(_));

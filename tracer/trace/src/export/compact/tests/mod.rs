@@ -87,7 +87,7 @@ impl Session {
         let mut stream = Stream::of(&self.options, &functions, WAITING_MAX).unwrap();
         let text = text_of(&functions);
         let mut to = UftraceWriter::create(at, text, self.metadata(), false).unwrap();
-        stream.expect_points();
+        stream.rings().expect_points();
         to.learn(News::Points(&points()));
         if self.options.has_values {
             let fields = fields();
@@ -101,9 +101,9 @@ impl Session {
                 let records = brought.records.iter();
                 records.for_each(|record| columns.record(record));
                 let origin = brought.origin;
-                stream.push(origin, columns, brought.until_ns);
+                stream.rings().push(origin, columns, brought.until_ns);
                 if let Some(time_ns) = brought.looked_ns {
-                    stream.looked(origin, time_ns);
+                    stream.rings().looked(origin, time_ns);
                 }
             }
             to.take(&mut stream, Pass::Round, &ThreadEach);
@@ -120,7 +120,7 @@ impl Session {
         let ending = Ending {
             doubts: Self::doubts(),
             anomalies: anomalies.unwrap_or_default(),
-            strays: stream.strays(),
+            strays: stream.rings().strays(),
             ..Ending::default()
         };
         Store::finish(&mut to, ending).unwrap();
