@@ -524,7 +524,7 @@ impl Output {
     pub fn anomalies(&self) -> Vec<AnomalyNote> {
         let anomalies = self.stream.anomalies();
         anomalies.map_or_else(Vec::new, |anomalies| {
-            AnomalyNote::list(anomalies, &self.image.functions)
+            AnomalyNote::list(&anomalies, &self.image.functions)
         })
     }
 

@@ -39,6 +39,16 @@ pub fn masked_lines(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
+/// The text as far as so many bytes; one that goes on says so.
+#[must_use]
+pub fn cut(text: &str, most: usize) -> Cow<'_, str> {
+    if text.len() <= most {
+        return text.into();
+    }
+    let kept = text.get(..text.floor_char_boundary(most));
+    format!("{}...", kept.unwrap_or_default()).into()
+}
+
 /// Text in which what is unprintable is escaped, and a backslash too, so that the way back is certain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reversible<'a>(pub Cow<'a, str>);

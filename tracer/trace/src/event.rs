@@ -386,6 +386,14 @@ pub enum Moment {
 /// Values of a call, in the order of its function's parameters.
 pub type Values = Arc<[FieldValue]>;
 
+/// Bytes that these take in memory, with the counts of who has them and who waits for them: a value of one byte in a file is one of 24 here.
+pub(crate) fn weight(values: &Values) -> usize {
+    const COUNTS: usize = 2 * size_of::<usize>();
+    let each = values.iter();
+    let each = each.map(|value| size_of_val(value) + value.weight());
+    COUNTS + each.sum::<usize>()
+}
+
 /// Values that were captured of a call, right before the record of the same step was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallValues {

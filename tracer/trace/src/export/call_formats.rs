@@ -45,6 +45,8 @@ const MORE: &str = "...";
 /// Values of one call, and bytes of each, at most: of a file that may come from anywhere.
 const FIELDS_MAX: usize = 64;
 const TEXT_MAX: u16 = 1 << 14;
+/// The most that is read of what a value or an enumerator is called: each call has it again, for four bytes.
+const NAME_MAX: usize = 512;
 
 /// A function whose calls have values.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,11 +87,12 @@ impl ValueFormat {
     }
 
     fn field(&self) -> Option<Field> {
+        let cut = |name: &str| printable::cut(name, NAME_MAX).into();
         let kind = if !self.names.is_empty() {
             let names = self.names.iter();
-            let names = names.map(|(value, name)| (*value, name.as_str().into()));
+            let names = names.map(|(value, name)| (*value, cut(name)));
             let names = Enumeration {
-                name: self.r#type.as_str().into(),
+                name: cut(&self.r#type),
                 names: names.collect(),
             };
             let bytes = u8::try_from(self.bytes).ok();
@@ -101,7 +104,7 @@ impl ValueFormat {
             FieldType::named(&self.r#type)?
         };
         Some(Field {
-            name: self.name.as_str().into(),
+            name: cut(&self.name),
             kind,
         })
     }
@@ -551,6 +554,27 @@ mod tests {
         ] {
             assert!(CallFormats::parse(&damaged).is_err(), "{damaged}");
         }
+    }
+
+    /// Each call had it again: four bytes in a file were as many as its name has.
+    #[test]
+    fn what_values_and_enumerators_are_called_is_read_so_far_and_says_so() {
+        let long = "é".repeat(1 << 20);
+        let text = format!(
+            r#"[{{"function":"f","address":"0x1000","args":[{{"name":"{long}","type":"{long}","bytes":4,"names":[[3,"{long}"]]}}]}}]"#
+        );
+        let formats = CallFormats::parse(&text).unwrap();
+        let fields = formats.fields(0x1000, Moment::Entry).unwrap();
+        let bytes = [3, 0, 0, 0, 0, 0, 0, 0];
+        let read = formats.decode(0x1000, Moment::Entry, &mut &bytes[..]);
+        let (values, _) = read.unwrap().unwrap();
+        let FieldValue::Enumerator { name } = &values[0] else {
+            panic!("{values:?}")
+        };
+        let cut = format!("{}...", "é".repeat(NAME_MAX / 2));
+        assert_eq!(**name, cut);
+        assert_eq!(*fields[0].name, cut);
+        assert_eq!(fields[0].kind.name(), cut);
     }
 
     #[test]

@@ -56,7 +56,7 @@ impl Anomaly {
             Self::NoRoom => "calls not followed: too many stacks, or too many calls open at once",
             Self::Late => "records that came too late for their place",
             Self::NoValues => {
-                "entries and returns without their values: those or records near them were lost"
+                "entries and returns without their values: those or records near them were lost, or too many waited"
             }
         }
     }

@@ -18,6 +18,7 @@ pub mod anomaly;
 mod deaths;
 pub mod excerpt;
 mod frames;
+mod held;
 pub mod join;
 pub mod rules;
 mod run;

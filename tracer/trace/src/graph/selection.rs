@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 
 use terms::function::FunctionId;
 
+use super::anomaly::Anomalies;
+use super::held::Held;
 use crate::event::{Event, EventKind, Sink, SureStep};
 use crate::glob::Pattern;
 use crate::graph::excerpt::Excerpt;
@@ -34,6 +36,8 @@ struct Open {
     is_shown: bool,
     /// Its entry waits until more is known: how long it took, or what it called.
     is_held: bool,
+    /// Bytes of its values, as long as they count among those that wait.
+    held: usize,
     /// It need not wait for what it calls.
     is_goal: bool,
     /// Calls around and with it that are shown.
@@ -54,13 +58,15 @@ const KEPT: usize = 1 << 10;
 const SPARSE: usize = 8;
 
 impl Calls {
-    /// Gives room back where little is open any more: a guest can have had thousands open in each of many threads.
-    fn pop(&mut self) {
-        self.open.pop();
+    /// Gives room back where little is open any more: a guest can have had thousands open in each of many threads. Returns what
+    /// still counts of the call that is over.
+    fn pop(&mut self) -> usize {
+        let held = self.open.pop().map_or(0, |call| call.held);
         self.free = self.free.min(self.open.len());
         if self.open.capacity() > KEPT && self.open.len() < self.open.capacity() / SPARSE {
             self.open.shrink_to_fit();
         }
+        held
     }
 }
 
@@ -74,6 +80,7 @@ pub struct Selection {
     has_hidden: bool,
     /// By their numbers, which a directory that somebody else wrote may choose.
     threads: BTreeMap<u32, Calls>,
+    held: Held,
     last_ns: u64,
 }
 
@@ -88,8 +95,26 @@ impl Selection {
             marks: Vec::new(),
             has_hidden: false,
             threads: BTreeMap::new(),
+            held: Held::default(),
             last_ns: 0,
         }
+    }
+
+    /// Values that wait take no more than so many bytes.
+    #[cfg(test)]
+    pub(crate) fn hold_within(&mut self, bytes: usize) {
+        self.held = Held::within(bytes);
+    }
+
+    /// Entries whose values could not wait with them: together these took too much.
+    #[must_use]
+    pub const fn anomalies(&self) -> &Anomalies {
+        self.held.anomalies()
+    }
+
+    /// The same for who tells people, once.
+    pub fn take_remark(&mut self) -> Option<String> {
+        self.held.take_remark()
     }
 
     /// Whether every call is shown, as it is.
@@ -206,13 +231,21 @@ impl Selection {
         // A function that has no name is no goal, but none is missing where no way is asked for.
         let is_goal = marks.is_goal || self.excerpt.callers_of.is_empty();
         let waits = rules.threshold.is_some() || is_early || !is_goal;
-        let (thread, entry) = (event.thread, Event { depth, ..event });
+        let (thread, mut entry) = (event.thread, Event { depth, ..event });
+        let held = match is_shown && waits {
+            true => self.held.hold(&mut entry),
+            false => 0,
+        };
+        if !is_shown {
+            entry.values = None;
+        }
         open.push(Open {
             entry,
             is_inside,
             is_muted,
             is_shown,
             is_held: is_shown,
+            held,
             is_goal,
             depth: depth + u32::from(is_shown),
         });
@@ -239,7 +272,7 @@ impl Selection {
             sink.event(Event { depth, ..event });
         }
         if let Some(calls) = self.threads.get_mut(&thread) {
-            calls.pop();
+            self.held.let_go(calls.pop());
         }
     }
 
@@ -276,7 +309,13 @@ impl Selection {
         let unseen = open.get_mut(*free..).unwrap_or_default();
         for call in unseen.iter_mut().filter(|call| call.is_held) {
             call.is_held = false;
-            sink.event(call.entry.clone());
+            self.held.let_go(std::mem::take(&mut call.held));
+            // They are of no use to what stays.
+            let values = call.entry.values.take();
+            sink.event(Event {
+                values,
+                ..call.entry
+            });
         }
         *free = open.len();
         open.last().map_or(0, |call| call.depth)
@@ -302,6 +341,7 @@ impl Selection {
             return;
         };
         for call in std::mem::take(calls).open {
+            self.held.let_go(call.held);
             // It has not ended before any time, however far other threads have been read.
             if call.is_held && call.is_goal && self.is_long(&call, last_ns) {
                 sink.event(call.entry);
@@ -320,8 +360,72 @@ impl Selection {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use terms::field::FieldValue;
+
     use super::*;
-    use crate::testing::{entry, event};
+    use crate::event::Values;
+    use crate::graph::rules::{Rules, Threshold};
+    use crate::testing::{entry, event, exit};
+
+    fn of_long_calls() -> Selection {
+        let threshold = Some(Threshold { nanoseconds: 100 });
+        Selection::new(Rules {
+            threshold,
+            ..Rules::default()
+        })
+    }
+
+    #[test]
+    fn values_of_an_entry_count_as_long_as_it_waits() {
+        let mut selection = of_long_calls();
+        let mut shown: Vec<Event> = Vec::new();
+        let mut enter = |selection: &mut Selection, time_ns| {
+            let values: Values = [FieldValue::Fault].into();
+            let entry = Event {
+                values: Some(Arc::clone(&values)),
+                ..event(time_ns, 0, 0, 0, entry(0))
+            };
+            selection.call(entry, &mut shown);
+            assert!(selection.held.bytes() > 0);
+            values
+        };
+        type End = fn(&mut Selection, &mut Vec<Event>);
+        let ends: [(usize, End); 4] = [
+            (1, |all, to| all.call(event(200, 0, 0, 0, exit(0)), to)),
+            (0, |all, to| all.call(event(50, 0, 0, 0, exit(0)), to)),
+            (1, |all, to| {
+                all.call(event(60, 0, 0, 0, EventKind::Lost(1)), to);
+            }),
+            (1, |all, to| all.finish(to)),
+        ];
+        for (has_them, end) in ends {
+            let values = enter(&mut selection, 0);
+            let mut seen = Vec::new();
+            end(&mut selection, &mut seen);
+            let with = seen.iter().filter(|event| event.values.is_some());
+            assert_eq!(with.count(), has_them);
+            assert_eq!(selection.held.bytes(), 0);
+            // Nobody else has them any more, though the call may be open still.
+            assert_eq!(Arc::strong_count(&values), 1 + has_them);
+        }
+    }
+
+    #[test]
+    fn calls_whose_values_have_no_room_are_shown_without() {
+        let mut selection = of_long_calls();
+        selection.hold_within(0);
+        let mut shown: Vec<Event> = Vec::new();
+        let values = Some([FieldValue::Fault].into());
+        let entry = event(0, 0, 0, 0, entry(0));
+        let entry = Event { values, ..entry };
+        selection.call(entry, &mut shown);
+        selection.call(event(200, 0, 0, 0, exit(0)), &mut shown);
+        assert!(shown.iter().all(|event| event.values.is_none()));
+        assert_eq!(shown.len(), 2);
+        assert!(selection.take_remark().is_some());
+    }
 
     /// Each of a guest's thousands of threads kept it.
     #[test]
@@ -332,6 +436,7 @@ mod tests {
             is_muted: false,
             is_shown: true,
             is_held: false,
+            held: 0,
             is_goal: true,
             depth: 0,
         };

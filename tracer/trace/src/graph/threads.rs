@@ -28,7 +28,7 @@ use super::stack::Stack;
 use super::sure::Stretch;
 use super::ties::Ties;
 use crate::columns::Steps;
-use crate::event::{Event, EventKind, RecordKind, Sink, Step, SureStep, Timed, Values};
+use crate::event::{Event, EventKind, RecordKind, Sink, Step, SureStep, Timed, Values, weight};
 
 /// Stacks that are told apart, at most.
 pub const THREADS_MAX: usize = 4096;
@@ -374,6 +374,7 @@ impl Threads {
         if !must_wait {
             return self.step(happened, sink);
         }
+        self.ties.weigh(happened.values.as_ref().map_or(0, weight));
         self.ties.add(time_ns, thread, vcpu, happened);
         if self.ties.are_full() {
             self.settle(sink);

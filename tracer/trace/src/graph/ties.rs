@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// So many wait at most: while a clock stands still, everything has the same time. Ten milliseconds of a busy vCPU.
 const WAITING_MAX: usize = 1 << 16;
+/// Bytes that wait beside them, at most: values of calls.
+const BYTES_MAX: usize = 64 << 20;
 
 /// Records of one time that wait until all of that time have come.
 #[derive(Debug)]
@@ -17,6 +19,8 @@ pub(super) struct Ties<T> {
     /// Of each stack.
     stacks: BTreeMap<u32, Vec<Lane<T>>>,
     waiting: usize,
+    /// What came with them, until nothing waits.
+    bytes: usize,
     time_ns: u64,
 }
 
@@ -32,6 +36,7 @@ impl<T> Ties<T> {
         Self {
             stacks: BTreeMap::new(),
             waiting: 0,
+            bytes: 0,
             time_ns: 0,
         }
     }
@@ -48,12 +53,17 @@ impl<T> Ties<T> {
 
     /// Whether there is no room.
     pub const fn are_full(&self) -> bool {
-        self.waiting >= WAITING_MAX
+        self.waiting >= WAITING_MAX || self.bytes >= BYTES_MAX
     }
 
     /// Whether something of this stack waits: what comes after it has to wait, too.
     pub fn have(&self, stack: u32) -> bool {
         self.stacks.contains_key(&stack)
+    }
+
+    /// So many bytes come with the next record.
+    pub const fn weigh(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_add(bytes);
     }
 
     /// The next record that this vCPU brings of this stack. All that wait have the same time.
@@ -89,6 +99,30 @@ impl<T> Ties<T> {
             stack.remove();
         }
         self.waiting -= 1;
+        if self.waiting == 0 {
+            self.bytes = 0;
+        }
         record
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_with_records_counts_until_none_waits() {
+        let mut ties = Ties::new();
+        for (stack, bytes) in [(1, BYTES_MAX - 1), (2, 1)] {
+            assert!(!ties.are_full());
+            ties.weigh(bytes);
+            ties.add(5, stack, 0, stack);
+        }
+        assert!(ties.are_full());
+        while ties.next(|_, _| 0).is_some() {}
+        assert!(!ties.are_full());
+        ties.weigh(BYTES_MAX - 1);
+        ties.add(6, 1, 0, 1);
+        assert!(!ties.are_full());
     }
 }

@@ -400,6 +400,7 @@ impl Calls {
             self.queue(last);
         }
         let Some(Reverse((_, index))) = self.heads.pop() else {
+            self.notes.extend(self.selection.take_remark());
             return Ok(None);
         };
         let first = self.take(index);

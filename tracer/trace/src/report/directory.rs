@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use terms::field::FieldValue;
-use terms::printable::masked;
+use terms::printable::{cut, masked};
 
 use super::Watch;
 use super::error::ReportError;
@@ -390,21 +390,9 @@ fn read_symbols(path: &Path, base: u64) -> Result<Names, ReportError> {
         // Of several names for one address, the first: the list is sorted.
         names
             .entry(base.wrapping_add(address))
-            .or_insert_with(|| masked(&cut(name)).into_owned());
+            .or_insert_with(|| masked(&cut(name, NAME_MAX)).into_owned());
     }
     Ok(Names(names))
-}
-
-/// A name as far as anybody reads it, which stacks and lines repeat; one that goes on says so.
-fn cut(name: &str) -> Cow<'_, str> {
-    if name.len() <= NAME_MAX {
-        return name.into();
-    }
-    let mut end = NAME_MAX;
-    while !name.is_char_boundary(end) {
-        end -= 1;
-    }
-    format!("{}...", name.get(..end).unwrap_or_default()).into()
 }
 
 fn parse_symbol(line: &str) -> Option<(u64, &str)> {

@@ -161,6 +161,16 @@ impl Stream {
         join.map_or_else(Joined::default, Join::joined)
     }
 
+    /// Values of calls that wait for their records, or until more is known of their calls, take no more than so many bytes.
+    #[cfg(test)]
+    pub(crate) fn keep_values_within(&mut self, bytes: usize) {
+        let Some(graph) = &mut self.graph else { return };
+        graph.selection.hold_within(bytes);
+        if let Some(join) = &mut graph.join {
+            join.keep_within(bytes);
+        }
+    }
+
     /// Passes on only what the rules select among the calls of these functions.
     pub fn select(&mut self, rules: Rules, functions: &[Function]) {
         if let Some(graph) = &mut self.graph {
@@ -284,8 +294,10 @@ impl Stream {
 
     /// What did not fit so far.
     #[must_use]
-    pub fn anomalies(&self) -> Option<&Anomalies> {
-        let threads = self.graph.as_ref().map(|graph| &graph.threads);
-        threads.map(Threads::anomalies)
+    pub fn anomalies(&self) -> Option<Anomalies> {
+        let graph = self.graph.as_ref()?;
+        let mut all = graph.threads.anomalies().clone();
+        all.add(graph.selection.anomalies());
+        Some(all)
     }
 }

@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 use super::error::CompactError;
+use super::json;
 use super::{MARK, VERSION};
 use crate::as_found::{self, AsFound};
 use crate::export::budget::Budget;
@@ -17,9 +18,18 @@ const START: usize = 16;
 pub(super) const FRAME: usize = 12;
 /// The most that a block holds: a kernel's functions are some megabytes.
 const BLOCK_MAX: u32 = 64 << 20;
+/// The most that one does which says how a trace was recorded: a command line and some thousand pauses and triggers.
+const OF_ITSELF_MAX: u32 = 8 << 20;
 /// The most that one of records does: who writes begins another after a quarter of it. In memory it can be 220 times as much, for 64
 /// calls of one function at one time are 7 bytes.
 const RECORDS_MAX: u32 = 1 << 20;
+
+/// Values of JSON that one has: what it says of a trace, some thousand pauses and triggers, the init calls of a kernel, globs,
+const OF_ITSELF_VALUES_MAX: usize = 1 << 17;
+/// events with their fields and enumerators, probes, threads of a round,
+const DESCRIBED_VALUES_MAX: usize = 1 << 20;
+/// functions, as many as records can name, and what is captured of some of them.
+const OF_FUNCTIONS_VALUES_MAX: usize = 1 << 22;
 
 /// What a block holds. The number is the one in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,14 +75,21 @@ impl Kind {
     const fn most(self) -> u32 {
         match self {
             Self::Records | Self::Looks | Self::Round => RECORDS_MAX,
-            Self::Begin
-            | Self::Functions
-            | Self::Metadata
-            | Self::Points
-            | Self::Probes
-            | Self::Values
-            | Self::Threads
-            | Self::End => BLOCK_MAX,
+            Self::Begin | Self::Metadata | Self::End => OF_ITSELF_MAX,
+            Self::Functions | Self::Points | Self::Probes | Self::Values | Self::Threads => {
+                BLOCK_MAX
+            }
+        }
+    }
+
+    /// The most values of JSON that one has: each can take a hundred bytes in memory for some in the file.
+    pub(super) const fn most_values(self) -> usize {
+        match self {
+            Self::Begin | Self::Metadata | Self::End => OF_ITSELF_VALUES_MAX,
+            Self::Points | Self::Probes | Self::Threads => DESCRIBED_VALUES_MAX,
+            Self::Functions | Self::Values => OF_FUNCTIONS_VALUES_MAX,
+            // They are no JSON.
+            Self::Records | Self::Looks | Self::Round => usize::MAX,
         }
     }
 
@@ -88,6 +105,9 @@ pub(super) fn seal(kind: Kind, block: &mut [u8]) -> io::Result<()> {
     let length = u32::try_from(block.len().saturating_sub(FRAME)).ok();
     let length = length.filter(|length| *length <= kind.most());
     let length = length.ok_or_else(too_large)?;
+    if json::has_more_than(kind.most_values(), block.get(FRAME..).unwrap_or_default()) {
+        return Err(too_large());
+    }
     if let Some((frame, contents)) = block.split_first_chunk_mut::<FRAME>() {
         let [a, b, c, d] = length.to_le_bytes();
         let head = [a, b, c, d, kind as u8, 0, 0, 0];
@@ -324,5 +344,21 @@ mod tests {
         seal(Kind::Records, &mut block).unwrap_err();
         block.pop();
         seal(Kind::Records, &mut block).unwrap();
+    }
+
+    /// It would be refused when it is read, and all that comes after it with it.
+    #[test]
+    fn a_block_of_more_values_than_are_read_is_not_written() {
+        let list = |count: usize| format!("[{}1]", "1,".repeat(count - 1));
+        let sealed = |kind: Kind, count| {
+            let mut block = vec![0; FRAME];
+            block.extend(list(count).into_bytes());
+            seal(kind, &mut block).is_ok()
+        };
+        for kind in [Kind::Begin, Kind::Points, Kind::Functions] {
+            let most = kind.most_values();
+            assert!(sealed(kind, most) && !sealed(kind, most + 1), "{kind:?}");
+        }
+        assert!(sealed(Kind::Records, Kind::Begin.most_values() + 1));
     }
 }

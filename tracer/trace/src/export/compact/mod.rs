@@ -29,6 +29,7 @@ mod coder;
 mod decode;
 mod described;
 mod error;
+mod json;
 mod kept;
 mod looks;
 mod notes;

@@ -21,6 +21,9 @@ use crate::stream::StreamOptions;
 
 /// Nothing can be read of it.
 pub(super) const UNSAID: Malformed = Malformed("it does not say how it was recorded");
+/// It says too much.
+pub(super) const TOO_MUCH: Malformed =
+    Malformed("it says more of how it was recorded than a session has");
 
 /// Globs of a session, at most: each is compared with every function. A tracer takes 512 of those that are wanted, and of those that
 /// are not.

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::de::DeserializeOwned;
 use terms::addr::Gva;
 use terms::event_format::EventFormat;
 use terms::function::Function;
@@ -14,10 +13,11 @@ use super::STORE_FILE;
 use super::blocks::{Block, Blocks, Kind, Stop};
 use super::bytes::Malformed;
 use super::error::CompactError;
-use super::looks;
 use super::notes::{
-    BeginNote, DeathNote, EndNote, FunctionsNote, PointNote, ThreadsNote, UNSAID, ValuesNote,
+    BeginNote, DeathNote, EndNote, FunctionsNote, PointNote, TOO_MUCH, ThreadsNote, UNSAID,
+    ValuesNote,
 };
+use super::{json, looks};
 use super::{part, weight};
 use crate::as_found::AsFound;
 use crate::columns::Columns;
@@ -124,8 +124,15 @@ fn beginning(
             _ => Err(damaged(path)),
         }
     };
-    let begin: BeginNote = json(&first(Kind::Begin)?).ok_or_else(|| damaged(path))?;
-    let functions = json(&first(Kind::Functions)?).ok_or_else(|| damaged(path))?;
+    let begin = first(Kind::Begin)?;
+    if json::has_more_than(Kind::Begin.most_values(), &begin) {
+        return Err(not_one(path, TOO_MUCH));
+    }
+    let begin: BeginNote =
+        json::read(&begin, Kind::Begin.most_values()).ok_or_else(|| damaged(path))?;
+    let functions = first(Kind::Functions)?;
+    let functions = json::read(&functions, Kind::Functions.most_values());
+    let functions = functions.ok_or_else(|| damaged(path))?;
     let mut known = Known::default();
     known.add(functions).ok_or_else(|| damaged(path))?;
     Ok((begin, known))
@@ -139,10 +146,6 @@ fn damaged(path: &Path) -> CompactError {
 fn not_one(path: &Path, Malformed(problem): Malformed) -> CompactError {
     let path = path.to_owned();
     CompactError::NotOne { path, problem }
-}
-
-fn json<T: DeserializeOwned>(text: &[u8]) -> Option<T> {
-    serde_json::from_slice(text).ok()
 }
 
 /// On its way.
@@ -231,39 +234,39 @@ impl Replay {
 
     /// One block; none for one that says nothing that can be.
     fn block(&mut self, block: &Block) -> Option<()> {
-        let text = &*block.contents;
+        let (text, most) = (&*block.contents, block.kind.most_values());
         match block.kind {
             Kind::Begin => return None,
             Kind::Functions => {
                 let before = self.known.functions.len();
-                self.has_news |= self.known.add(json(text)?)?;
+                self.has_news |= self.known.add(json::read(text, most)?)?;
                 self.has_more |= self.known.functions.len() > before;
                 self.stream.extend(&self.known.functions);
             }
             Kind::Metadata => {
-                let metadata: Metadata = json(text)?;
+                let metadata: Metadata = json::read(text, most)?;
                 self.to.learn(News::Metadata(Box::new(metadata)));
             }
             Kind::Points => {
-                let notes: Vec<PointNote> = json(text)?;
+                let notes: Vec<PointNote> = json::read(text, most)?;
                 let formats: Option<Vec<Arc<EventFormat>>> =
                     notes.iter().map(PointNote::format).collect();
                 self.stream.rings().expect_points();
                 self.to.learn(News::Points(&formats?));
             }
             Kind::Probes => {
-                let probes: Vec<ProbeNote> = json(text)?;
+                let probes: Vec<ProbeNote> = json::read(text, most)?;
                 self.to.learn(News::Probes(&probes));
             }
-            Kind::Values => self.values(&json::<Vec<ValuesNote>>(text)?)?,
-            Kind::Threads => self.note_threads(json(text)?),
+            Kind::Values => self.values(&json::read::<Vec<ValuesNote>>(text, most)?)?,
+            Kind::Threads => self.note_threads(json::read(text, most)?),
             Kind::Records => self.records(text)?,
             Kind::Looks => {
                 let looks = looks::decode(text).ok()?.into_iter();
                 looks.for_each(|(origin, time_ns)| self.stream.rings().looked(origin, time_ns));
             }
             Kind::Round => self.round(),
-            Kind::End => self.end = Some(json(text)?),
+            Kind::End => self.end = Some(json::read(text, most)?),
         }
         Some(())
     }
@@ -378,7 +381,7 @@ impl Replay {
         self.to.describe_all(text);
         let anomalies = self.stream.anomalies();
         let anomalies = anomalies.map_or_else(Vec::new, |anomalies| {
-            AnomalyNote::list(anomalies, &self.known.functions)
+            AnomalyNote::list(&anomalies, &self.known.functions)
         });
         let is_finished = self.end.as_ref().is_some_and(|end| end.is_whole) && stop == Stop::End;
         let ending = Ending {
@@ -409,17 +412,19 @@ mod tests {
 
     use terms::event_format::EventId;
     use terms::field::FieldValue;
+    use terms::function::FunctionId;
 
     use super::*;
-    use crate::event::{Passed, Record, RecordKind};
+    use crate::event::{CallValues, Moment, Passed, Record, RecordKind, Step};
     use crate::export::call_formats::VALUES_FILE;
     use crate::export::compact::blocks::FRAME;
     use crate::export::compact::coder::Coder;
     use crate::export::compact::part::Of;
     use crate::export::probes::PROBES_FILE;
-    use crate::export::uftrace::GRAPH;
     use crate::export::uftrace::layout::SIDE_FILE;
+    use crate::export::uftrace::{GRAPH, SideFile};
     use crate::form::Form;
+    use crate::graph::rules::{Rules, Threshold};
     use crate::stream::StreamOptions;
     use crate::testing::functions as made;
 
@@ -430,13 +435,17 @@ mod tests {
             stack_bytes: Some(1 << 14),
             ..StreamOptions::default()
         };
+        replay_of(&options, to, functions)
+    }
+
+    fn replay_of(options: &StreamOptions, to: &Path, functions: u64) -> Replay {
         let metadata = Metadata {
             image: "guest.elf".into(),
             vcpus: 1,
             tracer: GRAPH.into(),
             ..Metadata::default()
         };
-        let begin = BeginNote::of(&options, metadata);
+        let begin = BeginNote::of(options, metadata);
         let known = Known {
             functions: made(functions),
             ..Known::default()
@@ -507,25 +516,28 @@ mod tests {
         assert_eq!(read(PROBES_FILE), "[]");
     }
 
-    /// A point with values of one byte each, as a block.
-    fn points(time_ns: u64, values: usize) -> Block {
+    /// A record of a ring, as a block.
+    fn records(origin: Origin, time_ns: u64, kind: RecordKind) -> Block {
         let mut coder = Coder::new(1 << 14);
-        let values = vec![FieldValue::Fault; values];
-        coder.record(&Record {
-            time_ns,
-            kind: RecordKind::Point(Box::new(Passed {
-                event: EventId(0),
-                values: values.into(),
-            })),
-        });
+        coder.record(&Record { time_ns, kind });
         let mut coded = coder.take();
         let part = coded.parts.first_mut().unwrap();
         let bytes = part.describe(Of {
-            origin: Origin::Points(0),
-            looked_ns: None,
+            origin,
+            looked_ns: Some(time_ns),
             until_ns: time_ns,
         });
         block(Kind::Records, &bytes[FRAME..])
+    }
+
+    /// A point with values of one byte each, as a block.
+    fn points(time_ns: u64, values: usize) -> Block {
+        let passed = Passed {
+            event: EventId(0),
+            values: vec![FieldValue::Fault; values].into(),
+        };
+        let kind = RecordKind::Point(Box::new(passed));
+        records(Origin::Points(0), time_ns, kind)
     }
 
     /// Bytes of values, not records alone: else a file of some megabytes takes all memory there is. The ring of calls is never looked at,
@@ -551,5 +563,66 @@ mod tests {
             let replayed = replay.finish(Stop::End).unwrap();
             assert_eq!(replayed.tally.lost, 99);
         }
+    }
+
+    /// What is captured of calls that never return, of a function that is shown if they take long, and of calls that never come. Each
+    /// capture was a hundred thousand bytes, for four thousand in the file, and all of them were kept.
+    #[test]
+    fn values_of_calls_that_wait_take_no_more_than_they_may_and_it_is_said_which_are_missing() {
+        const VALUES: usize = 1000;
+        const CALLS: u64 = 100;
+        let options = StreamOptions {
+            rings: 1,
+            stack_bytes: Some(1 << 14),
+            has_values: true,
+            rules: Rules {
+                threshold: Some(Threshold { nanoseconds: 1 }),
+                ..Rules::default()
+            },
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let missing = |calls_come: bool, most: usize| {
+            let to = folder.path().join(format!("{calls_come}-{most}"));
+            let mut replay = replay_of(&options, &to, 1);
+            replay.stream.keep_values_within(most);
+            let slot = |call: u64| (1 << 20) - 8 * call;
+            for call in 1..=CALLS {
+                let captured = CallValues {
+                    function: FunctionId(0),
+                    moment: Moment::Entry,
+                    slot: slot(call),
+                    values: vec![FieldValue::Fault; VALUES].into(),
+                };
+                let captured = RecordKind::Captured(Box::new(captured));
+                let entry = RecordKind::Graph {
+                    function: FunctionId(0),
+                    step: Step::Entry,
+                    slot: slot(call),
+                };
+                let points = records(Origin::Points(0), 2 * call, captured);
+                replay.block(&points).unwrap();
+                replay.stream.rings().looked(Origin::Calls(0), 2 * call + 1);
+                if calls_come {
+                    let calls = records(Origin::Calls(0), 2 * call + 1, entry);
+                    replay.block(&calls).unwrap();
+                }
+                replay.block(&block(Kind::Round, [])).unwrap();
+            }
+            let joined = replay.stream.joined();
+            replay.finish(Stop::End).unwrap();
+            let side = fs::read_to_string(to.join(SIDE_FILE)).unwrap();
+            let side: SideFile = serde_json::from_str(&side).unwrap();
+            let missing = side.anomalies.iter().map(|note| note.count);
+            (missing.sum::<u64>(), joined.unclaimed)
+        };
+        let one = VALUES * size_of::<FieldValue>() + 2 * size_of::<usize>();
+        assert_eq!(missing(true, usize::MAX), (0, 0));
+        assert_eq!(missing(true, 10 * one), (CALLS - 10, 0));
+        let (_, unclaimed) = missing(false, 10 * one);
+        assert_eq!(
+            unclaimed,
+            CALLS - 10,
+            "those that wait still are not counted yet"
+        );
     }
 }

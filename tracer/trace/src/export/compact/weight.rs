@@ -1,15 +1,8 @@
 //! What records take in memory beside themselves: a value of one byte in a file is one of 24 here, and a record has up to 4096.
 
-use std::sync::Arc;
-
-use terms::field::FieldValue;
-
 use crate::columns::Part;
-use crate::event::{CallValues, Passed, Record, RecordKind, Values};
+use crate::event::{CallValues, Passed, Record, RecordKind, weight};
 use crate::host::HostStep;
-
-/// What stands before the values of a record: who has them, and who waits for them.
-const COUNTS: usize = 2 * size_of::<usize>();
 
 /// Bytes that all of these take beside themselves. Steps of a graph take none.
 pub(super) fn of<'a>(parts: impl IntoIterator<Item = &'a Part>) -> usize {
@@ -22,8 +15,8 @@ pub(super) fn of<'a>(parts: impl IntoIterator<Item = &'a Part>) -> usize {
 
 fn of_record(record: &Record) -> usize {
     match &record.kind {
-        RecordKind::Point(passed) => size_of::<Passed>() + of_values(&passed.values),
-        RecordKind::Captured(call) => size_of::<CallValues>() + of_values(&call.values),
+        RecordKind::Point(passed) => size_of::<Passed>() + weight(&passed.values),
+        RecordKind::Captured(call) => size_of::<CallValues>() + weight(&call.values),
         RecordKind::Host(_) => size_of::<HostStep>(),
         RecordKind::Entry(_)
         | RecordKind::Called { .. }
@@ -34,20 +27,13 @@ fn of_record(record: &Record) -> usize {
     }
 }
 
-fn of_values(values: &Values) -> usize {
-    let each = Arc::as_ref(values).iter();
-    COUNTS + each.map(of_value).sum::<usize>()
-}
-
-fn of_value(value: &FieldValue) -> usize {
-    size_of_val(value) + value.weight()
-}
-
 #[cfg(test)]
 mod tests {
     use terms::event_format::EventId;
+    use terms::field::FieldValue;
 
     use super::*;
+    use crate::event::Values;
 
     #[test]
     fn what_values_take_is_known() {
@@ -68,7 +54,7 @@ mod tests {
             time_ns: 1,
             kind: RecordKind::Lost(1),
         };
-        let fixed = size_of::<Passed>() + COUNTS;
+        let fixed = size_of::<Passed>() + 2 * size_of::<usize>();
         let each = 3 * size_of::<FieldValue>() + 3 + 2 * size_of::<Box<str>>() + 1;
         assert_eq!(of(&[Part::Rows(vec![point, loss])]), fixed + each);
     }

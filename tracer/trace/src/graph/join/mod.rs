@@ -18,10 +18,12 @@ use std::collections::HashSet;
 use terms::function::FunctionId;
 
 use crate::event::Step;
-use crate::event::{CallValues, Moment, Values};
+use crate::event::{CallValues, Moment, Values, weight};
 
 /// Captured values that wait for their records, at most: one for each stack slot that is being entered or left.
 const WAITING_MAX: usize = 1 << 16;
+/// Bytes that they take, at most: in a file that comes from somebody a record can have thousands of values.
+const BYTES_MAX: usize = 64 << 20;
 
 /// What became of captured values.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -46,18 +48,49 @@ pub enum Found {
     Missing,
 }
 
+/// Captured values that wait for their record.
+#[derive(Debug)]
+struct Waiting {
+    function: FunctionId,
+    values: Values,
+    /// What they take.
+    bytes: usize,
+}
+
 /// Captured values on their way to their records.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Join {
     /// By stack slot.
-    waiting: HashMap<(u64, Moment), (FunctionId, Values)>,
+    waiting: HashMap<(u64, Moment), Waiting>,
+    /// What all of them take, and may.
+    bytes: usize,
+    bytes_max: usize,
     captured: HashSet<(FunctionId, Moment)>,
     /// What was captured up to then may belong to a record that was lost.
     lossy_until_ns: u64,
     joined: Joined,
 }
 
+impl Default for Join {
+    fn default() -> Self {
+        Self {
+            waiting: HashMap::new(),
+            bytes: 0,
+            bytes_max: BYTES_MAX,
+            captured: HashSet::new(),
+            lossy_until_ns: 0,
+            joined: Joined::default(),
+        }
+    }
+}
+
 impl Join {
+    /// Values that wait take no more than so many bytes.
+    #[cfg(test)]
+    pub(crate) const fn keep_within(&mut self, bytes: usize) {
+        self.bytes_max = bytes;
+    }
+
     /// Values of these calls are captured from now on.
     pub fn expect(&mut self, function: FunctionId, moment: Moment) {
         self.captured.insert((function, moment));
@@ -75,12 +108,20 @@ impl Join {
             self.joined.unclaimed += 1;
             return;
         }
-        if self.waiting.len() >= WAITING_MAX {
+        let bytes = weight(&call.values);
+        let is_much = self.bytes.saturating_add(bytes) > self.bytes_max;
+        if self.waiting.len() >= WAITING_MAX || is_much {
             self.drop_waiting();
         }
-        let key = (call.slot, call.moment);
-        let before = self.waiting.insert(key, (call.function, call.values));
+        let waiting = Waiting {
+            function: call.function,
+            values: call.values,
+            bytes,
+        };
+        self.bytes += bytes;
+        let before = self.waiting.insert((call.slot, call.moment), waiting);
         self.joined.unclaimed += u64::from(before.is_some());
+        self.bytes -= before.map_or(0, |before| before.bytes);
     }
 
     /// Records of the graph were lost, up to this time.
@@ -96,11 +137,12 @@ impl Join {
             Step::Entry | Step::Tail | Step::Unhooked => Moment::Entry,
         };
         let waiting = self.waiting.remove(&(slot, moment));
-        let is_its_own = |(of, _): &(FunctionId, Values)| *of == function && !is_late;
+        self.bytes -= waiting.as_ref().map_or(0, |waiting| waiting.bytes);
+        let is_its_own = |waiting: &Waiting| waiting.function == function && !is_late;
         let is_wrong = waiting.as_ref().is_some_and(|waiting| !is_its_own(waiting));
         self.joined.unclaimed += u64::from(is_wrong);
         match waiting.filter(is_its_own) {
-            Some((_, values)) => {
+            Some(Waiting { values, .. }) => {
                 self.joined.with += 1;
                 Found::Values(values)
             }
@@ -115,6 +157,7 @@ impl Join {
     fn drop_waiting(&mut self) {
         self.joined.unclaimed += self.waiting.len() as u64;
         self.waiting.clear();
+        self.bytes = 0;
     }
 }
 

@@ -305,3 +305,36 @@ fn captures_whose_calls_never_come_take_bounded_memory() {
     }
     assert_eq!(join.joined().unclaimed, many - join.waiting.len() as u64);
 }
+
+/// In a file that comes from somebody each has thousands of values, of a byte in the file.
+#[test]
+fn captures_whose_calls_never_come_take_bounded_memory_however_large_they_are() {
+    use super::{Join, weight};
+    let large = |slot, count: usize| CallValues {
+        values: vec![FieldValue::Fault; count].into(),
+        ..values(1, slot, 0)
+    };
+    let one = weight(&large(0, 100).values);
+    let mut join = Join::default();
+    join.keep_within(3 * one);
+    let taken = |join: &Join| {
+        let each = join.waiting.values();
+        each.map(|waiting| weight(&waiting.values)).sum::<usize>()
+    };
+    let mut most = 0;
+    for call in 0..100 {
+        join.captured(call + 1, false, large(8 * call, 100));
+        assert_eq!(join.bytes, taken(&join));
+        most = most.max(join.bytes);
+    }
+    assert_eq!(most, 3 * one);
+    assert_eq!(join.joined().unclaimed, 100 - join.waiting.len() as u64);
+    // What a slot had before counts no longer, nor what a record has taken, nor what is dropped.
+    join.captured(200, false, large(8 * 99, 1));
+    assert_eq!(join.bytes, taken(&join));
+    join.record(false, FunctionId(1), Step::Entry, 8 * 99);
+    assert_eq!(join.bytes, taken(&join));
+    join.captured(201, false, large(0, 1));
+    join.lost(202);
+    assert_eq!(join.bytes, 0);
+}

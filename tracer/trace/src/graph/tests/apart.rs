@@ -81,7 +81,7 @@ fn stream(rings: &[Vec<Record>], ends: &[u64], to: &mut impl Taking) -> Anomalie
         to.take(&mut stream, Pass::Round);
     }
     to.take(&mut stream, Pass::All);
-    stream.anomalies().unwrap().clone()
+    stream.anomalies().unwrap()
 }
 
 fn by_thread(events: Vec<Event>) -> BTreeMap<u32, Vec<Event>> {
@@ -503,5 +503,5 @@ fn who_fails_side_by_side_fails_the_one_who_asked() {
         catch_unwind(AssertUnwindSafe(all)).is_ok()
     };
     assert_eq!([pass(0, 1), pass(1, 30), pass(30, 99)], [true, false, true]);
-    assert_eq!(stream.anomalies(), Some(&Anomalies::default()));
+    assert_eq!(stream.anomalies(), Some(Anomalies::default()));
 }

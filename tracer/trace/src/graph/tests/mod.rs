@@ -239,7 +239,7 @@ fn reconstruct(rings: &[Vec<Record>], rounds: &[usize]) -> (Vec<Event>, Anomalie
         }
     }
     stream.finish(&mut steps);
-    let anomalies = stream.anomalies().unwrap().clone();
+    let anomalies = stream.anomalies().unwrap();
     (steps, anomalies)
 }
 
@@ -424,7 +424,7 @@ fn reconstruct_lossy(rings: &[Vec<Record>], _rounds: &[usize]) -> (Vec<Event>, A
     }
     let mut steps = Vec::new();
     stream.finish(&mut steps);
-    let anomalies = stream.anomalies().unwrap().clone();
+    let anomalies = stream.anomalies().unwrap();
     (steps, anomalies)
 }
 

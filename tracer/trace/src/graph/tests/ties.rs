@@ -128,7 +128,7 @@ impl Machine {
             stream.pass_on(Pass::Round, &mut steps);
         }
         stream.finish(&mut steps);
-        let anomalies = stream.anomalies().unwrap().clone();
+        let anomalies = stream.anomalies().unwrap();
         (steps, anomalies)
     }
 }

@@ -231,3 +231,36 @@ fn functions_that_could_not_be_written_keep_their_numbers() {
         assert!(rows.iter().any(|line| line == row), "{row}: {text}");
     }
 }
+
+/// It was made into structures that were ten times as large before anybody looked at what it said.
+#[test]
+fn a_beginning_that_says_more_than_a_session_has_to_say_is_refused_before_it_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    small().compact(&store);
+    let whole = fs::read(store.join(STORE_FILE)).unwrap();
+    let first = borders(&whole)[1];
+    let begin = &whole[16 + 12..first];
+    let refused = |names: usize| {
+        let names = vec!["\"\""; names].join(",");
+        let text = format!("{{\"unknown\":[{names}],");
+        let mut block = vec![0; 12];
+        block.extend(text.bytes().chain(begin[1..].iter().copied()));
+        let length = u32::try_from(block.len() - 12).unwrap().to_le_bytes();
+        block[..4].copy_from_slice(&length);
+        block[4] = 1;
+        let checksum = crc32fast::hash(&[&block[..8], &block[12..]].concat());
+        block[8..12].copy_from_slice(&checksum.to_le_bytes());
+        let file = [&whole[..16], &block, &whole[first..]].concat();
+        fs::write(store.join(STORE_FILE), file).unwrap();
+        let to = folder.path().join("to");
+        let converted = convert(&store, &to, true, &Watch::default());
+        converted.map_err(|error| error.to_string()).err()
+    };
+    assert_eq!(refused(100_000), None, "what is not known is passed over");
+    let message = refused(200_000).unwrap();
+    assert!(
+        message.contains("it says more of how it was recorded than a session has"),
+        "{message}"
+    );
+}

@@ -116,7 +116,7 @@ impl Session {
             to.learn(News::Thread(thread, name(stack)));
         }
         let anomalies = stream.anomalies();
-        let anomalies = anomalies.map(|seen| AnomalyNote::list(seen, &functions));
+        let anomalies = anomalies.map(|seen| AnomalyNote::list(&seen, &functions));
         let ending = Ending {
             doubts: Self::doubts(),
             anomalies: anomalies.unwrap_or_default(),
