@@ -8,6 +8,7 @@ use std::sync::Arc;
 use terms::addr::Gva;
 use terms::event_format::EventFormat;
 use terms::function::Function;
+use terms::printable::cut;
 
 use super::STORE_FILE;
 use super::blocks::{Block, Blocks, Kind, Stop};
@@ -36,8 +37,14 @@ const ROUND_MAX: usize = 1 << 26;
 /// Bytes that values of records may take while these wait, beside the records: what full rings of points of a dozen vCPUs hold. As
 /// much may come before it is looked at what of it waits still.
 const VALUES_MAX: usize = 256 << 20;
+/// Stacks of which names are kept, and ends of threads whose stacks were not seen yet: as many as the rings of 64 vCPUs tell of.
+const STACKS_MAX: usize = 1 << 18;
+/// Bytes of a name that are kept: a guest's have some dozen.
+const NAME_MAX: usize = 256;
 /// Functions of a guest, at most: as many as records can name.
 const FUNCTIONS_MAX: usize = 1 << 18;
+/// Bytes of their names, with what each takes beside itself: several times what as many functions of a kernel have.
+const FUNCTION_NAMES_MAX: usize = 256 << 20;
 
 /// What was put together.
 #[derive(Debug, Default)]
@@ -89,20 +96,33 @@ struct Known {
     limit: Option<Gva>,
     /// How many of them are called so. A file may say often what is captured, and this is not counted anew each time.
     names: HashMap<Arc<str>, u32>,
+    /// What their names take.
+    bytes: usize,
 }
 
 impl Known {
-    /// Whether more are known then; none if those are too many.
+    /// Whether more are known then; none if those are too many, or their names too much.
     fn add(&mut self, note: FunctionsNote) -> Option<bool> {
+        self.add_within(note, FUNCTION_NAMES_MAX)
+    }
+
+    fn add_within(&mut self, note: FunctionsNote, bytes_max: usize) -> Option<bool> {
         let is_more = !note.functions.is_empty() || note.limit.map(Gva) != self.limit;
-        let has_room = note.functions.len() <= FUNCTIONS_MAX.checked_sub(self.functions.len())?;
-        for function in note.functions.into_iter().filter(|_| has_room) {
+        let room = FUNCTIONS_MAX.checked_sub(self.functions.len())?;
+        if note.functions.len() > room {
+            return None;
+        }
+        self.limit = note.limit.map(Gva);
+        for function in note.functions {
             let function = Function::from(function);
+            self.bytes = self.bytes.saturating_add(names_weight(&function));
+            if self.bytes > bytes_max {
+                return None;
+            }
             *self.names.entry(Arc::clone(&function.display)).or_default() += 1;
             self.functions.push(function);
         }
-        self.limit = note.limit.map(Gva);
-        has_room.then_some(is_more)
+        Some(is_more)
     }
 
     fn text(&self) -> Text<'_> {
@@ -111,6 +131,14 @@ impl Known {
             limit: self.limit,
         }
     }
+}
+
+/// What the names of a function take, each with the counts of who has it.
+fn names_weight(function: &Function) -> usize {
+    const BESIDE: usize = size_of::<Arc<str>>() + 2 * size_of::<usize>();
+    let own = [&function.name, &function.display].into_iter();
+    let names = own.chain(&function.aliases).chain(&function.module);
+    names.map(|name| BESIDE + name.len()).sum()
 }
 
 /// The first two blocks.
@@ -163,6 +191,9 @@ struct Replay {
     threads: HashMap<u64, u32>,
     /// Of threads whose records may be still to come, by their stacks.
     deaths: HashMap<u64, Vec<DeathNote>>,
+    /// How many of them there are, and of these and of names may be.
+    dying: usize,
+    stacks_max: usize,
     /// Records of this round.
     waiting: usize,
     /// Bytes of values that have come since it was looked at what waits, and how many may.
@@ -202,6 +233,8 @@ impl Replay {
             names: BTreeMap::new(),
             threads: HashMap::new(),
             deaths: HashMap::new(),
+            dying: 0,
+            stacks_max: STACKS_MAX,
             waiting: 0,
             values: 0,
             values_max: VALUES_MAX,
@@ -259,7 +292,7 @@ impl Replay {
                 self.to.learn(News::Probes(&probes));
             }
             Kind::Values => self.values(&json::read::<Vec<ValuesNote>>(text, most)?)?,
-            Kind::Threads => self.note_threads(json::read(text, most)?),
+            Kind::Threads => self.note_threads(json::read(text, most)?)?,
             Kind::Records => self.records(text)?,
             Kind::Looks => {
                 let looks = looks::decode(text).ok()?.into_iter();
@@ -348,14 +381,18 @@ impl Replay {
             if let Some(name) = self.names.get(&stack.0) {
                 self.to.learn(News::Thread(thread, name.clone()));
             }
-            for death in self.deaths.remove(&stack.0).unwrap_or_default() {
+            let deaths = self.deaths.remove(&stack.0).unwrap_or_default();
+            self.dying -= deaths.len();
+            for death in deaths {
                 self.stream.died(death.death(thread));
             }
         }
     }
 
-    fn note_threads(&mut self, note: ThreadsNote) {
+    /// None where there are more of them than a guest can have.
+    fn note_threads(&mut self, note: ThreadsNote) -> Option<()> {
         for (stack, name) in note.names {
+            let name = cut(&name, NAME_MAX).into_owned();
             if let Some(thread) = self.threads.get(&stack) {
                 self.to.learn(News::Thread(*thread, name.clone()));
             }
@@ -365,9 +402,13 @@ impl Replay {
         for death in note.deaths {
             match self.threads.get(&death.stack) {
                 Some(thread) => self.stream.died(death.death(*thread)),
-                None => self.deaths.entry(death.stack).or_default().push(death),
+                None => {
+                    self.dying += 1;
+                    self.deaths.entry(death.stack).or_default().push(death);
+                }
             }
         }
+        (self.names.len().max(self.dying) <= self.stacks_max).then_some(())
     }
 
     fn finish(mut self, stop: Stop) -> Result<Replayed, CompactError> {
@@ -514,6 +555,55 @@ mod tests {
         assert!(read(SIDE_FILE).contains("\"last\"") && !read(SIDE_FILE).contains("\"first\""));
         assert!(read(VALUES_FILE).contains("\"late\""));
         assert_eq!(read(PROBES_FILE), "[]");
+    }
+
+    /// A name of no letters is three bytes in a file, and some dozen here.
+    #[test]
+    fn names_of_functions_take_no_more_than_they_may() {
+        let note = |aliases: usize| {
+            let aliases = vec!["\"\""; aliases].join(",");
+            let function =
+                format!("{{\"at\":1,\"size\":1,\"name\":\"f\",\"aliases\":[{aliases}]}}");
+            let text = format!("{{\"limit\":null,\"functions\":[{function}]}}");
+            serde_json::from_str::<FunctionsNote>(&text).unwrap()
+        };
+        let mut known = Known::default();
+        known.add(note(100)).unwrap();
+        let one = known.bytes;
+        assert!(one > 100 * size_of::<Arc<str>>());
+        let mut known = Known::default();
+        for _ in 0..3 {
+            assert_eq!(known.add_within(note(100), 3 * one), Some(true));
+        }
+        assert_eq!(known.add_within(note(0), 3 * one), None);
+        assert_eq!(known.functions.len(), 3);
+    }
+
+    /// Of threads that nobody has seen, again and again: each is kept until it is.
+    #[test]
+    fn names_and_ends_of_more_threads_than_a_guest_can_have_are_damage() {
+        let folder = tempfile::tempdir().unwrap();
+        let said = |name: &str, many: fn(u64) -> String| {
+            let mut replay = replay(&folder.path().join(name), 1);
+            replay.stacks_max = 10;
+            let blocks = (1..=20).map(|stack| block(Kind::Threads, many(stack << 14)));
+            blocks
+                .take_while(|block| replay.block(block).is_some())
+                .count()
+        };
+        let name = |stack: u64| format!("{{\"names\":[[{stack},\"a\"]],\"deaths\":[]}}");
+        assert_eq!(said("names", name), 10);
+        let death = |stack: u64| format!("{{\"names\":[],\"deaths\":[[{stack},5,6]]}}");
+        assert_eq!(said("deaths", death), 10);
+        let again = |_: u64| format!("{{\"names\":[[0,{:?}]],\"deaths\":[]}}", "a".repeat(1_000));
+        assert_eq!(
+            said("again", again),
+            20,
+            "of one thread the last name counts"
+        );
+        let mut long = replay(&folder.path().join("long"), 1);
+        long.block(&block(Kind::Threads, again(0))).unwrap();
+        assert_eq!(long.names[&0].len(), NAME_MAX + "...".len());
     }
 
     /// A record of a ring, as a block.
