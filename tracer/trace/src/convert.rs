@@ -26,6 +26,7 @@ use crate::export::trace_dat::{self, Failed, HostDat, Pair, TraceDat};
 use crate::export::uftrace::SideFile;
 use crate::export::uftrace::record::canonical;
 use crate::graph::excerpt::Excerpt;
+use crate::report::anomalies::without_place;
 use crate::report::calls::Calls;
 use crate::report::directory::TraceDirectory;
 use crate::report::stream::{Happened, Leaves, Stream};
@@ -138,7 +139,7 @@ pub fn weight(trace: &TraceDirectory) -> Weight {
 }
 
 /// A trace as folded stacks; without returns each is one function. With `with_values` calls of one function with other arguments are other frames. What was met in
-/// the trace goes to `note`.
+/// the trace goes to `note`, and all that is lost of it or in doubt, but for that it is not whole: stacks have no place where it would be said.
 ///
 /// # Errors
 /// As of [`Calls::pop`].
@@ -146,7 +147,7 @@ pub fn folded(
     trace: &TraceDirectory,
     calls: &mut Calls,
     with_values: bool,
-    note: impl FnMut(&str),
+    mut note: impl FnMut(&str),
 ) -> Result<Vec<u8>, ReportError> {
     let mut folded = Folded::by(weight(trace));
     let mut frames = Frames::default();
@@ -180,11 +181,11 @@ pub fn folded(
         let stacks = counted(left_out, "stack");
         format!("{stacks} left out: there are too many that are too deep")
     });
-    let notes = calls.notes.iter().map(String::as_str);
-    // A stack has no place for what happened at a moment.
-    let waits = trace.side.as_ref().and_then(SideFile::waits_said);
-    let notes = notes.chain(left_out.as_deref());
-    notes.chain(waits.as_deref()).for_each(note);
+    let remarks = folded.remarks().into_iter().chain(left_out);
+    // Nor has a stack a place for what is in doubt, or happened at a moment.
+    let remarks = remarks.chain(without_place(trace));
+    let notes = calls.notes.iter().cloned().chain(remarks);
+    notes.for_each(|said| note(&said));
     Ok(text)
 }
 
@@ -539,9 +540,11 @@ mod tests {
     use terms::event_format::{EventFormat, EventId};
 
     use super::*;
-    use crate::export::store::{News, Store};
-    use crate::export::uftrace::{Fired, GRAPH, Metadata, Pause, UftraceWriter};
+    use crate::doubt::{TimeDoubt, TimeNote};
+    use crate::export::store::{Ending, News, Store};
+    use crate::export::uftrace::{AnomalyNote, Fired, GRAPH, Metadata, Pause, UftraceWriter};
     use crate::graph::excerpt::Excerpt;
+    use crate::graph::{Anomalies, Anomaly};
     use crate::testing::{entry, event, exit, functions, text_of};
 
     /// A call with a call in it, an event in this one, a loss of events after it, and a clock that stood still.
@@ -731,6 +734,55 @@ mod tests {
         entry.extend(0u32.to_le_bytes());
         assert!(has(&entry));
         assert_eq!(out.len() % 4096, 0);
+    }
+
+    /// They have no place for it, and whoever looks at a picture of them saw nothing of it.
+    #[test]
+    fn what_is_lost_or_in_doubt_is_said_to_who_asks_for_stacks() {
+        let root = tempfile::tempdir().unwrap();
+        let metadata = Metadata {
+            vcpus: 1,
+            tracer: GRAPH.into(),
+            ..Metadata::default()
+        };
+        let path = root.path().join("trace");
+        let text = functions(2);
+        let mut writer = UftraceWriter::create(&path, text_of(&text), metadata, false).unwrap();
+        for (time_ns, depth, kind) in [
+            (1_000, 0, entry(0)),
+            (2_000, 1, entry(1)),
+            (4_000, 1, exit(1)),
+            (4_500, 1, EventKind::Lost(7)),
+        ] {
+            writer.append(event(time_ns, 0, 0, depth, kind)).unwrap();
+        }
+        let mut anomalies = Anomalies::default();
+        anomalies.note(Anomaly::Unhooked, 5, FunctionId(1), 0);
+        let doubt = TimeNote {
+            kind: TimeDoubt::Late,
+            count: 3,
+        };
+        let end = Ending {
+            anomalies: AnomalyNote::list(&anomalies, &text),
+            doubts: vec![doubt],
+            is_cut: true,
+            ..Ending::default()
+        };
+        let expected = [
+            "7 records lost: what they would have said is in no stack".to_owned(),
+            "1 call of unknown duration adds no time of its own".to_owned(),
+            end.anomalies[0].to_string(),
+            end.doubts[0].to_string(),
+        ];
+        Store::finish(&mut writer, end).unwrap();
+        let trace = TraceDirectory::open(&path).unwrap();
+        let mut calls = Calls::open(&trace, &Excerpt::default()).unwrap();
+        let mut said = Vec::new();
+        let stacks = folded(&trace, &mut calls, false, |note| said.push(note.to_owned()));
+        assert_eq!(String::from_utf8(stacks.unwrap()).unwrap(), "f0;f1 2000\n");
+        assert_eq!(said, expected);
+        // That is said of every format.
+        assert!(trace.remark.is_some_and(|remark| !said.contains(&remark)));
     }
 
     #[test]

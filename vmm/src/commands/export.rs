@@ -387,6 +387,9 @@ fn write(
         }
         ExportFormat::Flamegraph => {
             let folded = stacks.folded(trace, &mut calls, note)?;
+            let missing = Missing::of(trace, &calls).filter(|_| folded.is_empty());
+            // It may be why there is nothing to draw.
+            missing.iter().for_each(|missing| log::warn!("{missing}"));
             stacks.draw(trace, &folded, &mut out)?;
             None
         }

@@ -12,9 +12,9 @@ use terms::printable::masked;
 use terms::quantity::{counted, grouped, in_microseconds};
 use trace::convert::{folded, weight};
 use trace::export::uftrace::VcpuTotals;
-use trace::report::ReportError;
 use trace::report::calls::Calls;
 use trace::report::directory::TraceDirectory;
+use trace::report::{Missing, ReportError};
 
 /// What inferno knows the frame around all others by.
 const EVERYTHING: &str = "";
@@ -41,14 +41,15 @@ pub struct StackOptions {
 }
 
 impl StackOptions {
-    /// The stacks of a trace, or of both with two numbers each.
+    /// The stacks of a trace, or of both with two numbers each. What is lost of the trace or in doubt goes to `note`, and is said of the
+    /// other one as well.
     pub(super) fn folded(
         &self,
         trace: &TraceDirectory,
         calls: &mut Calls,
         note: impl Fn(&str),
     ) -> Result<Vec<u8>, ReportError> {
-        let after = folded(trace, calls, self.values, &note)?;
+        let after = folded(trace, calls, self.values, note)?;
         let Some(before) = &self.before else {
             return Ok(after);
         };
@@ -62,11 +63,16 @@ impl StackOptions {
         }
         let mut others = Calls::open(&other, &calls.excerpt)?;
         others.watch = calls.watch.clone();
-        let before = folded(&other, &mut others, self.values, &note)?;
+        // Of this one nobody else says anything.
+        let say = |said: &str| log::warn!("{}: {said}", masked(&before.display().to_string()));
+        let stacks = folded(&other, &mut others, self.values, say)?;
+        let missing = Missing::of(&other, &others).map(|missing| missing.to_string());
+        let remark = other.remark.as_deref().filter(|_| !other.is_damaged);
+        missing.as_deref().into_iter().chain(remark).for_each(say);
         let mut both = Vec::new();
         differential::from_readers(
             differential::Options::default(),
-            before.as_slice(),
+            stacks.as_slice(),
             after.as_slice(),
             &mut both,
         )

@@ -3,11 +3,15 @@
 //! Each line has the time that was spent in the innermost function itself. Calls of unknown duration
 //! add no time of their own; what they called does. Stacks that took none are left out: that is what
 //! flame graph tools do with them. A trace without times or returns has calls in place of nanoseconds.
+//!
+//! A line has no place for a remark: tools would take it for a stack. So what the lines lack is said to who asks for it
+//! ([`Folded::remarks`]), for who is told beside the file.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use terms::function::FunctionId;
+use terms::quantity::counted;
 
 use crate::event::{Event, EventKind};
 
@@ -100,6 +104,11 @@ pub struct Folded {
     weight: Weight,
     stacks: Stacks,
     threads: BTreeMap<u32, Thread>,
+    /// Calls that were made, and those of them of which is known how long they took.
+    calls: u64,
+    timed: u64,
+    /// Records that were lost.
+    lost: u64,
 }
 
 /// The calls of one thread that are open, as a stack, and the nanoseconds in the calls from each.
@@ -125,6 +134,33 @@ impl Folded {
         self.stacks.add(stack, 1);
     }
 
+    /// So many records were lost.
+    pub const fn lose(&mut self, count: u64) {
+        self.lost = self.lost.saturating_add(count);
+    }
+
+    /// What the lines lack.
+    #[must_use]
+    pub fn remarks(&self) -> Vec<String> {
+        let lost = (self.lost > 0).then(|| {
+            let records = counted(self.lost, "record");
+            format!("{records} lost: what they would have said is in no stack")
+        });
+        let untimed = match self.weight {
+            Weight::Time => self.calls.saturating_sub(self.timed),
+            Weight::Calls => 0,
+        };
+        let untimed = match untimed {
+            0 => None,
+            1 => Some("1 call of unknown duration adds no time of its own".to_owned()),
+            _ => Some(format!(
+                "{} of unknown duration add no time of their own",
+                counted(untimed, "call")
+            )),
+        };
+        lost.into_iter().chain(untimed).collect()
+    }
+
     /// The next step of a thread.
     pub fn add(&mut self, step: &Event) {
         let thread = self.threads.entry(step.thread).or_default();
@@ -132,6 +168,7 @@ impl Folded {
             EventKind::Entry(function) => {
                 thread.stack = self.stacks.called(thread.stack, function);
                 thread.inner.push(0);
+                self.calls += 1;
                 if self.weight == Weight::Calls {
                     self.stacks.add(thread.stack, 1);
                 }
@@ -142,14 +179,15 @@ impl Folded {
                     // Nothing is cut: times do not go back in a call of known duration.
                     let own = duration.saturating_sub(inner);
                     self.stacks.add(thread.stack, own);
+                    self.timed += 1;
                     if let Some(around) = thread.inner.last_mut() {
                         *around = around.saturating_add(duration);
                     }
                 }
                 thread.stack = self.stacks.at(thread.stack).caller;
             }
-            EventKind::Lost(_)
-            | EventKind::Point(_)
+            EventKind::Lost(count) => self.lose(count),
+            EventKind::Point(_)
             | EventKind::LostPoints(_)
             | EventKind::Stall(_)
             | EventKind::Wait(_)
@@ -295,6 +333,31 @@ mod tests {
         assert_eq!(folded.write(name, &mut text).unwrap(), 0);
         let text = String::from_utf8(text).unwrap();
         assert_eq!(text, "0 1\n2 2\n2;0 1\n2;1 1\n2;1;3 1\n3 1\n");
+    }
+
+    #[test]
+    fn what_lines_have_no_place_for_is_said_to_who_asks() {
+        let said = |weight| {
+            let mut folded = Folded::by(weight);
+            for (time_ns, kind) in [(0, entry(0)), (1, entry(1)), (2, EventKind::Lost(1_234))] {
+                folded.add(&event(time_ns, 0, 0, 0, kind));
+            }
+            let end = |duration| EventKind::Exit {
+                function: FunctionId(1),
+                end: End::Returned,
+                duration,
+            };
+            for kind in [end(None), entry(1), end(Some(5))] {
+                folded.add(&event(9, 0, 0, 1, kind));
+            }
+            folded.remarks()
+        };
+        let lost = "1,234 records lost: what they would have said is in no stack";
+        // One has no end at all.
+        let untimed = "2 calls of unknown duration add no time of their own";
+        assert_eq!(said(Weight::Time), [lost, untimed]);
+        assert_eq!(said(Weight::Calls), [lost]);
+        assert_eq!(Folded::default().remarks(), [""; 0]);
     }
 
     fn text_by(weight: Weight) -> String {

@@ -13,21 +13,40 @@ pub(super) fn all(trace: &TraceDirectory) -> Vec<String> {
 
 /// What did not fit, where that is known of a trace, and what is in doubt.
 pub(super) fn doubtful(trace: &TraceDirectory) -> Vec<String> {
-    let mut lines = match trace.is_graph() {
-        true => anomalies(trace),
-        false => Vec::new(),
-    };
+    let mut lines = unfit(trace);
     lines.extend(doubts(trace));
     lines
+}
+
+/// All of it for who has no place where to say it. That a trace is not whole is said of any.
+pub(crate) fn without_place(trace: &TraceDirectory) -> Vec<String> {
+    let mut lines = unfit(trace);
+    lines.extend(doubts_of_times(trace));
+    lines.extend(waits(trace));
+    lines
+}
+
+fn unfit(trace: &TraceDirectory) -> Vec<String> {
+    match trace.is_graph() {
+        true => anomalies(trace),
+        false => Vec::new(),
+    }
 }
 
 /// That it is not whole, how many records may have wrong times, one line for each kind, and what is missing of modules.
 pub(super) fn doubts(trace: &TraceDirectory) -> Vec<String> {
     let mut lines: Vec<String> = trace.remark.iter().cloned().collect();
+    lines.extend(doubts_of_times(trace));
+    lines
+}
+
+/// The same without that it is not whole.
+fn doubts_of_times(trace: &TraceDirectory) -> Vec<String> {
     let Some(side) = &trace.side else {
-        return lines;
+        return Vec::new();
     };
-    lines.extend(side.doubts.iter().map(ToString::to_string));
+    let doubts = side.doubts.iter().map(ToString::to_string);
+    let mut lines: Vec<String> = doubts.collect();
     lines.extend(
         side.metadata
             .late_modules

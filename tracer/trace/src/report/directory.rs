@@ -14,6 +14,7 @@ use terms::printable::{cut, masked};
 use super::Watch;
 use super::error::ReportError;
 use super::scratch::Scratch;
+use super::unlisted::{DataFiles, Unlisted};
 use crate::as_found::open_file;
 use crate::event::Event;
 use crate::event::Moment;
@@ -61,8 +62,10 @@ pub struct TraceDirectory {
     pub values: Arc<CallFormats>,
     /// What is to be said of one that is not whole, as far as that is known.
     pub remark: Option<String>,
-    /// Whether that is because the file of a compact trace is damaged, which no run does that is killed.
+    /// Whether that is because it is damaged, or was cut where no run leaves it that is killed.
     pub is_damaged: bool,
+    /// Data files that are not among its tasks.
+    pub unlisted: Option<Unlisted>,
     /// Records of the guest that the file has which it was put together from.
     pub records: Option<u64>,
     /// Where that was done, until this is gone.
@@ -93,6 +96,7 @@ impl TraceDirectory {
         };
         if !trace.is_damaged {
             trace.remark = trace.unfinished(writer);
+            trace.miss_unlisted();
         }
         Ok(trace)
     }
@@ -111,6 +115,14 @@ impl TraceDirectory {
             _scratch: Some(Arc::new(scratch)),
             ..trace
         })
+    }
+
+    /// Of one that was completed it is known how much is missing for that, and somebody else's may have such files.
+    fn miss_unlisted(&mut self) {
+        if let Some((remark, unlisted)) = self.remark.as_mut().zip(self.unlisted.as_ref()) {
+            *remark = format!("{remark}; {unlisted}: their calls are not shown");
+            self.is_damaged = true;
+        }
     }
 
     /// What is to be said of a trace that was not completed; its `writer` was asked for before the trace was opened.
@@ -140,7 +152,9 @@ impl TraceDirectory {
     fn of_uftrace(directory: &Path) -> Result<Self, ReportError> {
         check_info(&directory.join("info"))?;
         let side = read_side(&directory.join(SIDE_FILE))?;
+        let files = DataFiles::of(directory);
         let (tasks, session) = read_tasks(directory, side.is_some())?;
+        let unlisted = files.without(tasks.iter().map(|task| &*task.data));
         let names = match session {
             Some(session) => read_names(directory, &session)?,
             None => Names::default(),
@@ -157,6 +171,7 @@ impl TraceDirectory {
             values: Arc::new(values),
             remark: None,
             is_damaged: false,
+            unlisted,
             records: None,
             _scratch: None,
         })

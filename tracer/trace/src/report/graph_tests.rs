@@ -404,6 +404,55 @@ fn what_is_not_listed_or_not_described_is_said_to_be_so() {
     );
 }
 
+/// Nothing says how much was written of it. It was read without a word, as a guest of fewer threads or none.
+#[test]
+fn what_is_not_listed_of_a_trace_that_was_never_completed_is_said_to_be_so() {
+    let (_root, directory) = trace();
+    let side = directory.join("exotrace.json");
+    let text_of = |path: &Path| fs::read_to_string(path).unwrap();
+    let killed = text_of(&side).replace("\"finished\": true", "\"finished\": false");
+    let tasks = directory.join("task.txt");
+    let whole = text_of(&tasks);
+    fs::write(&side, killed).unwrap();
+    let shown = || {
+        let (printed, text) = text(&directory, Format::Counts, &Rules::default());
+        (printed.unwrap(), text)
+    };
+    let not_ended = "the trace was not ended in order: its end may be missing".to_owned();
+    let (printed, _) = shown();
+    assert_eq!(
+        (printed.missing, printed.notes),
+        (None, vec![not_ended.clone()])
+    );
+    // A thread of which nothing has been written is about to be listed.
+    fs::write(directory.join("1002.dat"), "").unwrap();
+    fs::write(directory.join("01003.dat"), "no task is called so").unwrap();
+    assert_eq!(shown().0.missing, None);
+    for (length, which) in [
+        (
+            whole.len() - 1,
+            "1 data file that is there (first: 1001.dat)",
+        ),
+        (0, "2 data files that are there (first: 1000.dat)"),
+    ] {
+        fs::write(&tasks, &whole[..length]).unwrap();
+        let (printed, text) = shown();
+        let missing = printed.missing.unwrap().to_string();
+        let expected = format!(
+            "{not_ended}; task.txt was cut or exchanged since: it does not list {which}: their calls are not shown"
+        );
+        assert_eq!(missing, expected);
+        assert!(text.contains(&format!("\n# {expected}\n")), "{text}");
+        assert_eq!(printed.notes, [""; 0], "it is said once");
+    }
+    // Nor does it matter why it is not known.
+    fs::remove_file(side).unwrap();
+    fs::write(&tasks, &whole[..whole.len() - 1]).unwrap();
+    let missing = shown().0.missing.unwrap().to_string();
+    let both = ["exotrace.json is missing", "it does not list 1 data file"];
+    assert!(both.iter().all(|said| missing.contains(said)), "{missing}");
+}
+
 #[test]
 fn a_trace_of_entries_has_no_graph() {
     let root = tempfile::tempdir().unwrap();

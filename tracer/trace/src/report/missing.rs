@@ -1,12 +1,13 @@
 //! What a completed trace says that it holds, against what was read of it: files that were cut or exchanged
 //! since look like a guest that called nothing.
 
+use std::fmt;
 use std::path::PathBuf;
-use std::{fmt, fs};
 
 use super::calls::Calls;
 use super::directory::TraceDirectory;
-use crate::export::uftrace::layout::{FIRST_TID, SIDE_FILE};
+use super::unlisted::Unlisted;
+use crate::export::uftrace::layout::SIDE_FILE;
 use terms::quantity::{counted, grouped};
 
 /// What was written and is not there any more.
@@ -23,7 +24,7 @@ pub enum Missing {
         /// Which file says so.
         by: PathBuf,
         /// Data files that are there, and which the list of them lacks.
-        unlisted: Vec<String>,
+        unlisted: Option<Unlisted>,
     },
     /// What stood beside records: on which vCPU they were, and how a call has ended.
     Beside {
@@ -34,7 +35,8 @@ pub enum Missing {
         /// Where it stood.
         by: PathBuf,
     },
-    /// What follows the damage in the file of a compact trace, however much that was: where it is, and how far it reaches.
+    /// What follows the damage in the file of a compact trace, however much that was: where it is, and how far it reaches. Or what is in data
+    /// files of a trace that was never completed, and is not listed.
     Damaged(String),
 }
 
@@ -86,28 +88,9 @@ impl Missing {
             count,
             of,
             by: trace.path.join(SIDE_FILE),
-            unlisted: unlisted(trace),
+            unlisted: trace.unlisted.clone(),
         })
     }
-}
-
-/// The data files of tasks that no line of `task.txt` is about.
-fn unlisted(trace: &TraceDirectory) -> Vec<String> {
-    let is_data = |name: &String| {
-        let tid = name.strip_suffix(".dat").and_then(|tid| tid.parse().ok());
-        tid.is_some_and(|tid: u32| tid >= FIRST_TID)
-    };
-    let is_listed = |name: &String| {
-        let path = trace.path.join(name);
-        trace.tasks.iter().any(|task| task.data == path)
-    };
-    let files = fs::read_dir(&trace.path).into_iter().flatten().flatten();
-    let names = files.filter_map(|file| file.file_name().into_string().ok());
-    let mut unlisted: Vec<String> = names
-        .filter(|name| is_data(name) && !is_listed(name))
-        .collect();
-    unlisted.sort_unstable();
-    unlisted
 }
 
 impl fmt::Display for Missing {
@@ -133,14 +116,9 @@ impl fmt::Display for Missing {
                     f,
                     "{count} of {of} {what} are missing: {by} says that they were written, so "
                 )?;
-                match &unlisted[..] {
-                    [] => f.write_str("data files were cut or exchanged since"),
-                    [first, ..] => write!(
-                        f,
-                        "task.txt was cut or exchanged since: it does not list {} that {} there (first: {first})",
-                        counted(unlisted.len() as u64, "data file"),
-                        if unlisted.len() == 1 { "is" } else { "are" },
-                    ),
+                match unlisted {
+                    None => f.write_str("data files were cut or exchanged since"),
+                    Some(unlisted) => unlisted.fmt(f),
                 }
             }
         }

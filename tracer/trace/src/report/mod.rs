@@ -1,7 +1,7 @@
 //! Traces as text: a trace directory read back, and printed as ftrace prints the buffer of its
 //! `function` or `function_graph` tracer, or added up in tables: calls per function, who calls whom, the slowest.
 
-mod anomalies;
+pub(crate) mod anomalies;
 mod answer;
 mod boot;
 #[cfg(test)]
@@ -59,6 +59,7 @@ mod timeline;
 mod timeline_tests;
 mod times;
 mod trace_end;
+mod unlisted;
 mod values;
 
 use std::borrow::Cow;
