@@ -15,7 +15,7 @@ use super::points::Points;
 use super::probes::error::ProbeError;
 use super::proof::{Live, Proof, Running, Stopped};
 use super::steps::{InTheWay, Steps};
-use super::{ApplyError, Foothold};
+use super::{ApplyError, Engine, Foothold};
 use crate::introspection::Introspection;
 use crate::points::normalise::normalisations;
 use crate::target::{
@@ -55,12 +55,12 @@ pub(crate) struct Commit<'a> {
 }
 
 impl Commit<'_> {
-    /// Notes in the journal what is about to be written, so that nobody waits for that while the guest is stopped. To be
-    /// called before `plan` is carried out, and [`Self::settle`] afterwards, whatever became of it.
+    /// Notes in the journal what is about to be written. Before a `plan` is carried out, and [`Self::settle`] afterwards,
+    /// whatever became of it ([`noted`]).
     ///
     /// # Errors
     /// An [`ApplyError`]; then it must not be carried out.
-    pub fn note(
+    pub(super) fn note(
         &mut self,
         memory: &mut (impl WindowMemory + ?Sized),
         plan: &Plan,
@@ -79,7 +79,7 @@ impl Commit<'_> {
     }
 
     /// Has the journal say what stands there now.
-    pub fn settle(&mut self, memory: &mut (impl WindowMemory + ?Sized)) {
+    pub(super) fn settle(&mut self, memory: &mut (impl WindowMemory + ?Sized)) {
         if let Some(foothold) = &mut self.foothold {
             self.sites.settle(&mut foothold.journal, memory);
         }
@@ -397,6 +397,23 @@ impl Commit<'_> {
         let lead = self.sites.state(step.function()?).lead();
         Some(lead.is_some_and(Lead::is_for_users))
     }
+}
+
+/// Carries `plan` out by `what`, and has the journal told before and afterwards: of a guest that is stopped only for `what`,
+/// through the memory that it has while it runs, so that nobody waits for the journal.
+///
+/// # Errors
+/// Those of `what`, or why the journal could not be told; then `what` has not been done.
+pub(crate) fn noted<M: WindowMemory + ?Sized, T, E: From<ApplyError>>(
+    engine: &mut Engine,
+    memory: &mut M,
+    plan: &Plan,
+    what: impl FnOnce(&mut Engine, &mut M) -> Result<T, E>,
+) -> Result<T, E> {
+    let noted = engine.commit().note(memory, plan).map_err(E::from);
+    let done = noted.and_then(|()| what(engine, memory));
+    engine.commit().settle(memory);
+    done
 }
 
 /// A change that was not begun, because of the first of these.

@@ -19,6 +19,7 @@ use announcer::Announcer;
 use call_values::CallValuesError;
 pub use commit::Applied;
 use commit::Commit;
+pub(crate) use commit::noted;
 pub use error::{ApplyError, AttachError};
 use events::Events;
 pub use foothold::{Apart, Foothold};
@@ -454,11 +455,9 @@ impl Engine {
         plan: &Plan,
     ) -> Result<Applied, ApplyError> {
         self.look(target);
-        let mut commit = self.commit();
-        let noted = commit.note(target, plan);
-        let applied = noted.and_then(|()| commit.apply(target, plan));
-        commit.settle(target);
-        applied
+        noted(self, target, plan, |engine, target| {
+            engine.commit().apply(target, plan)
+        })
     }
 
     /// The same while the guest runs. Whoever executes what is changed meanwhile does what was there before or what is
@@ -472,11 +471,9 @@ impl Engine {
         plan: &Plan,
     ) -> Result<Applied, ApplyError> {
         self.look(target);
-        let mut commit = self.commit();
-        let noted = commit.note(target, plan);
-        let applied = noted.and_then(|()| commit.apply_live(target, plan));
-        commit.settle(target);
-        applied
+        noted(self, target, plan, |engine, target| {
+            engine.commit().apply_live(target, plan)
+        })
     }
 
     /// The one way from a plan to the guest's text.

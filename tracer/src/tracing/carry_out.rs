@@ -10,7 +10,7 @@ use super::place::is_where_loaded;
 use super::slices::Slices;
 use super::stops::Stops;
 use crate::engine::plan::{Obstacles, Plan, Step, What};
-use crate::engine::{Applied, ApplyError, Engine};
+use crate::engine::{Applied, ApplyError, Engine, noted};
 use crate::guest::{Guest, LiveGuest};
 use crate::guest_kind;
 use crate::target::AtomicTarget;
@@ -248,7 +248,8 @@ impl Patching {
         plan: &Plan,
         carried: &mut Carried,
     ) -> Result<Written, TracingError> {
-        let applied = noted(engine, guest, plan, |engine| {
+        let mut memory = guest.memory().clone();
+        let applied = noted(engine, &mut memory, plan, |engine, _| {
             seen(engine.commit().apply_running(running, plan))
         })?;
         let Some(applied) = applied else {
@@ -339,7 +340,8 @@ impl Patching {
         plan: &Plan,
         carried: &mut Carried,
     ) -> Result<(Applied, Duration), TracingError> {
-        let (applied, time) = noted(engine, guest, plan, |engine| {
+        let mut memory = guest.memory().clone();
+        let (applied, time) = noted(engine, &mut memory, plan, |engine, _| {
             self.pause(engine, guest, plan, carried)
         })?;
         self.switched.stopped += applied.written;
@@ -437,23 +439,6 @@ fn take_lasting(engine: &Engine, guest: &impl Guest, plan: &mut Plan) -> Option<
             && step.edits.iter().all(&may_run)
             && word.is_none_or(|word| is_there(word.at, size_of::<u64>()))
     })
-}
-
-/// Does `what` for a plan, with the journal told before and afterwards.
-fn noted<T>(
-    engine: &mut Engine,
-    guest: &impl Guest,
-    plan: &Plan,
-    what: impl FnOnce(&mut Engine) -> Result<T, TracingError>,
-) -> Result<T, TracingError> {
-    let mut memory = guest.memory().clone();
-    let noted = engine.commit().note(&mut memory, plan);
-    let done = match noted {
-        Ok(()) => what(engine),
-        Err(error) => Err(error.into()),
-    };
-    engine.commit().settle(&mut memory);
-    done
 }
 
 /// A plan that leaves out what cannot be made leaves out what cannot be made while the guest runs.
