@@ -34,7 +34,7 @@ impl Place {
     ///
     /// # Errors
     /// [`AttachError::Counters`] when they cannot be written.
-    pub(super) fn clear_counters(
+    fn clear_counters(
         &self,
         memory: &mut (impl WindowMemory + ?Sized),
         config: &SessionConfig,
@@ -79,29 +79,40 @@ impl Place {
 }
 
 impl Retired {
+    /// Memory that was made for a session as `config` says, which nobody has written to.
+    pub(super) fn unused(id: SessionId, config: &SessionConfig, place: Place) -> Self {
+        Self {
+            id,
+            tracer: config.tracer,
+            format: config.format(),
+            place: Some(place),
+        }
+    }
+
     /// Its memory, if that is rings.
     pub(super) fn rings(&self) -> Option<&SessionMemory> {
         let place = self.place.as_ref()?;
         place.recorder.map(|_| &place.memory)
     }
 
-    /// Its memory, as `config` wants it where there are so many functions.
+    /// Makes its memory that of a session as `config` says, where there are so many functions.
     ///
     /// # Errors
-    /// An [`AttachError`].
-    pub(super) fn into_place(
-        self,
+    /// An [`AttachError`]; then it can be tried again.
+    pub(super) fn fit(
+        &mut self,
         foothold: &Foothold,
         target: &mut (impl WindowMemory + ?Sized),
         config: &SessionConfig,
         functions: usize,
-    ) -> Result<Place, AttachError> {
+    ) -> Result<(), AttachError> {
         let suits = self.suits(config, functions);
-        let place = self.place.ok_or(WindowError::NoVcpu)?;
-        match suits {
-            true => Ok(place),
-            false => foothold.refit(target, place, config),
+        let place = self.place.as_mut().ok_or(WindowError::NoVcpu)?;
+        if !suits {
+            foothold.refit(target, place, config)?;
+            (self.tracer, self.format) = (config.tracer, config.format());
         }
+        place.clear_counters(target, config)
     }
 
     /// Whether a session as `config` says can have it as it is, where there are so many functions.

@@ -25,7 +25,7 @@ use crate::ring::turnstile::Rings;
 use crate::session::{SessionConfig, SessionEvents, SessionId, SessionMemory, TracerKind};
 use crate::stub::event::EventRecorder;
 use crate::stub::recorder::Recorder;
-use crate::target::{StoppedTarget, WindowMemory};
+use crate::target::{MemoryError, StoppedTarget, WindowMemory};
 
 /// No ring reaches this: such a one is not used again, so that positions never reach their end.
 pub(super) const REUSE_MAX: Position = Position(1 << 48);
@@ -119,16 +119,18 @@ impl Foothold {
         let Some((geometry, index)) = fitting.max_by_key(|(geometry, _)| geometry.slots()) else {
             return Ok(None);
         };
-        let old = retired.swap_remove(index);
-        let (memory, recorder) = (old.memory, old.recorder);
-        let rings = memory.first.len();
-        let lap = first_lap(&memory, geometry.slots());
+        let Some(one) = retired.get_mut(index) else {
+            return Ok(None);
+        };
+        let rings = one.memory.first.len();
         let bytes = rings as u64 * geometry.bytes();
-        let filled = fill(target, memory.rings, bytes, (lap - 1) & MARK_MASK);
-        filled.map_err(|source| AttachError::Rings {
+        let lap = begin_after(target, &mut one.memory, geometry, bytes);
+        let lap = lap.map_err(|source| AttachError::Rings {
             name: config.name.clone(),
             source,
         })?;
+        let old = retired.swap_remove(index);
+        let (memory, recorder) = (old.memory, old.recorder);
         Ok(Some(SessionEvents {
             memory: SessionMemory {
                 geometry,
@@ -147,45 +149,38 @@ impl Foothold {
         }))
     }
 
-    /// The rings at `old`, made those of a session as `config` says.
+    /// Makes the rings at `place` those of a session as `config` says.
+    ///
+    /// # Errors
+    /// [`AttachError::Rings`]; then they are those that they were, and it can be tried again.
     pub(super) fn refit(
         &self,
         target: &mut (impl WindowMemory + ?Sized),
-        old: Place,
+        place: &mut Place,
         config: &SessionConfig,
-    ) -> Result<Place, AttachError> {
-        let Some(recorder) = old.recorder else {
-            return Ok(old);
+    ) -> Result<(), AttachError> {
+        let Some(recorder) = &mut place.recorder else {
+            return Ok(());
         };
         let (format, geometry) = (config.format(), config.geometry);
-        let rings = self.strategy.rings();
-        let lap = first_lap(&old.memory, geometry.slots());
-        let before = (lap - 1) & MARK_MASK;
-        let filled = fill(target, old.memory.rings, bytes_for(config, rings), before);
-        filled.map_err(|source| AttachError::Rings {
+        let (rings, memory) = (self.strategy.rings(), &mut place.memory);
+        let lap = begin_after(target, memory, geometry, bytes_for(config, rings));
+        let lap = lap.map_err(|source| AttachError::Rings {
             name: config.name.clone(),
             source,
         })?;
         let details = format
             .has_details()
             .then(|| rings as u64 * geometry.bytes());
-        let mut memory = old.memory;
         memory.format = format;
         memory.geometry = geometry;
         memory.details = details.map(|offset| memory.rings.wrapping_add(offset));
         memory.directory = self.directory(format);
         memory.first = vec![Position(lap * geometry.slots()); rings];
-        let recorder = Recorder {
-            format,
-            geometry,
-            details: details.map(|offset| recorder.rings.wrapping_add(offset)),
-            ..recorder
-        };
-        Ok(Place {
-            memory,
-            recorder: Some(recorder),
-            ..old
-        })
+        recorder.format = format;
+        recorder.geometry = geometry;
+        recorder.details = details.map(|offset| recorder.rings.wrapping_add(offset));
+        Ok(())
     }
 }
 
@@ -214,13 +209,34 @@ fn first_lap(old: &SessionMemory, slots: u64) -> u64 {
     laps + lap % laps
 }
 
+/// Readies the first `bytes` of `memory` for rings of this size, with records of the lap before theirs. Returns their first lap.
+///
+/// # Errors
+/// Why it could not be written. What was written by then is of the lap with which the rings begin that are there: they begin
+/// a lap later from now on.
+fn begin_after(
+    target: &mut (impl WindowMemory + ?Sized),
+    memory: &mut SessionMemory,
+    size: Geometry,
+    bytes: u64,
+) -> Result<u64, MemoryError> {
+    let lap = first_lap(memory, size.slots());
+    let filled = fill(target, memory.rings, bytes, (lap - 1) & MARK_MASK);
+    if filled.is_err() {
+        let slots = memory.geometry.slots();
+        let next = Position(first_lap(memory, slots) * slots);
+        memory.first.fill(next);
+    }
+    filled.map(|()| lap)
+}
+
 /// Writes records of the lap `mark` all over the first `bytes` of rings.
 fn fill(
     target: &mut (impl WindowMemory + ?Sized),
     rings: Gpa,
     bytes: u64,
     mark: u64,
-) -> Result<(), crate::target::MemoryError> {
+) -> Result<(), MemoryError> {
     let words = CHUNK / usize::try_from(RECORD_BYTES).unwrap_or(1);
     let chunk = mark.to_le_bytes().repeat(words);
     let mut at = rings;

@@ -13,6 +13,7 @@
 //!   whose records need that.
 //! * When the window is half used, a session of another kind or size gets them, and one whose records need another room
 //!   ([`super::reuse`]).
+//! * What could not be made ready, because the window could not be written at that moment, stays as it was for the next one.
 //! * When every free cell was used for sessions of other kinds or sizes, the new session gets a used
 //!   cell and rings of its own. A late writer of the earlier session can then reserve a slot
 //!   that it does not fill, for it writes to the old rings: that slot is counted as *abandoned*.
@@ -75,38 +76,19 @@ impl Sessions {
             return Err(AttachError::NameTaken { name: config.name });
         }
         let foothold = foothold.ok_or(AttachError::NotAttached)?;
-        let Some((mut id, mut reused)) = self.free(foothold, &config, functions) else {
-            return Err(AttachError::TooManySessions { name: config.name });
-        };
-        if config.tracer.hooks_returns() {
-            foothold.make_mirror(target)?;
-        }
-        if config.waits {
-            foothold.make_turnstile(target)?;
-        }
-        let made = match reused {
-            Some(_) => None,
-            None if config.tracer == TracerKind::Profile => {
-                Some(foothold.make_counters(target, id, &config, functions)?)
-            }
-            None => match foothold.make_rings(target, id, &config) {
-                Ok(place) => Some(place),
-                Err(error) => {
-                    let roomy = self.roomy(foothold, &config).ok_or(error)?;
-                    (id, reused) = (roomy.0, Some(roomy.1));
-                    None
-                }
-            },
-        };
-        let place = match (made, reused) {
-            (Some(place), _) => place,
-            (None, index) => {
-                let retired = self.take_retired(index).ok_or(WindowError::NoVcpu)?;
-                retired.into_place(foothold, target, &config, functions)?
+        let mut memory = self.memory_for(foothold, target, &config, functions)?;
+        let id = memory.id;
+        let fitted = memory.fit(foothold, target, &config, functions);
+        let placed = fitted.and_then(|()| foothold.place_halts(target, id, &config));
+        let (halts, left) = match placed {
+            Ok(placed) => placed,
+            Err(error) => {
+                // The window takes nothing back: it is there for the next one.
+                self.retired.push(memory);
+                return Err(error);
             }
         };
-        place.clear_counters(target, &config)?;
-        let (halts, left) = foothold.place_halts(target, id, &config)?;
+        let place = memory.place.ok_or(WindowError::NoVcpu)?;
         let waits = foothold.waits_of(id, &config, Rings::Calls);
         let turnstile = foothold.turnstile().filter(|_| config.waits);
         let mut session = place.session(config.clone(), waits);
@@ -115,6 +97,42 @@ impl Sessions {
         session.memory.halts_left = left;
         self.put(id, session);
         Ok(id)
+    }
+
+    /// Memory for a session as `config` says: some of a deleted session, or new one.
+    fn memory_for(
+        &mut self,
+        foothold: &mut Foothold,
+        target: &mut (impl StoppedTarget + ?Sized),
+        config: &SessionConfig,
+        functions: usize,
+    ) -> Result<Retired, AttachError> {
+        let Some((id, reused)) = self.free(foothold, config, functions) else {
+            let name = config.name.clone();
+            return Err(AttachError::TooManySessions { name });
+        };
+        if config.tracer.hooks_returns() {
+            foothold.make_mirror(target)?;
+        }
+        if config.waits {
+            foothold.make_turnstile(target)?;
+        }
+        let index = match reused {
+            Some(index) => index,
+            None => {
+                let made = match config.tracer {
+                    TracerKind::Profile => foothold.make_counters(target, id, config, functions),
+                    TracerKind::Function | TracerKind::Graph => {
+                        foothold.make_rings(target, id, config)
+                    }
+                };
+                match made {
+                    Ok(place) => return Ok(Retired::unused(id, config, place)),
+                    Err(error) => self.roomy(foothold, config).ok_or(error)?.1,
+                }
+            }
+        };
+        Ok(self.take_retired(index).ok_or(WindowError::NoVcpu)?)
     }
 
     fn put(&mut self, id: SessionId, session: Session) {
@@ -134,9 +152,9 @@ impl Sessions {
     }
 
     /// The memory of a deleted session.
-    fn take_retired(&mut self, index: Option<usize>) -> Option<Retired> {
-        let index = index.filter(|index| *index < self.retired.len());
-        index.map(|index| self.retired.swap_remove(index))
+    fn take_retired(&mut self, index: usize) -> Option<Retired> {
+        let is_there = index < self.retired.len();
+        is_there.then(|| self.retired.swap_remove(index))
     }
 
     /// The number for a new session, and which retired memory it gets: one whose memory suits it, else one

@@ -7,6 +7,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::record::{MARK_MASK, Record};
 use crate::ring::geometry::Lap;
+use crate::session::{SessionMemory, WantedHalt};
+use trace::glob::Pattern;
+use trace::live::Occasion;
 
 #[test]
 fn sixteen_sessions_have_memory_of_their_own_and_the_seventeenth_is_refused() {
@@ -476,4 +479,121 @@ fn rings_of_another_kind_and_size_are_used_again_where_memory_is_scarce() {
     let lap = memory.first[0].0 / memory.geometry.slots();
     assert!(lap > head.0 / (bytes / 8), "{lap}");
     assert_is_before_the_first_record(&target, &engine, again);
+}
+
+/// The first bytes after so many of `memory` cannot be written.
+fn spoil(target: &mut MockTarget, memory: &SessionMemory, after: u64) {
+    let at = memory.rings.wrapping_add(after);
+    target.faults.unwritable_physical.insert(at);
+}
+
+/// It was once lost for good: the next session of another size got none, where there was no room for new rings.
+#[test]
+fn rings_that_could_not_be_made_anothers_are_there_for_the_next_session() {
+    let image = nop_image(2);
+    let before = |name: &str| SessionConfig {
+        geometry: Geometry::with_bytes(4 << 20).unwrap(),
+        ..config(name)
+    };
+    let after = |name: &str| SessionConfig {
+        geometry: Geometry::with_bytes(2 << 20).unwrap(),
+        ..config(name)
+    };
+    // The next one can be of the same size as the one before, or of another.
+    for is_of_old_size in [true, false] {
+        let mut target = MockTarget::with_image(2, 24 << 20, &image, Rights::ALL).unwrap();
+        let mut engine = Engine::new(Arc::new(image.clone()));
+        let region = target.region();
+        engine.attach(&mut target, region).unwrap();
+        let id = engine.create_session(&mut target, before("a")).unwrap();
+        let memory = engine.sessions().get(id).unwrap().memory.clone();
+        write_heads(&mut target, &engine, id, 3 * memory.geometry.slots());
+        engine.delete_session(&mut target, id).unwrap();
+        // A part of them has been written by then.
+        spoil(&mut target, &memory, 1 << 20);
+        for _ in 0..3 {
+            let error = engine.create_session(&mut target, after("b")).unwrap_err();
+            let is_it = matches!(&error, AttachError::Rings { name, .. } if name == "b");
+            assert!(is_it, "{error}");
+        }
+        target.faults = Faults::default();
+        let next = match is_of_old_size {
+            true => before("c"),
+            false => after("c"),
+        };
+        let again = engine.create_session(&mut target, next).unwrap();
+        let reused = &engine.sessions().get(again).unwrap().memory;
+        assert_eq!((again, reused.rings), (id, memory.rings));
+        assert_is_before_the_first_record(&target, &engine, again);
+    }
+}
+
+/// Those of calls stay after the last step of making a session, too, and those of events with their number.
+#[test]
+fn what_a_session_was_made_for_in_vain_is_there_for_the_next_one() {
+    let (mut engine, mut target, first) = attached(2);
+    let left = |engine: &Engine| engine.foothold.as_ref().unwrap().window.left();
+    let halting = |name: &str| SessionConfig {
+        halts: vec![WantedHalt {
+            occasion: Occasion::Call(Pattern::new("f0").unwrap()),
+            ticks: 0,
+            times: 1,
+            counts_lost: false,
+        }],
+        geometry: Geometry::with_bytes(1 << 20).unwrap(),
+        ..config(name)
+    };
+    let (_, words) = engine.foothold().unwrap().halts_at();
+    let room = left(&engine);
+    // The words of every session.
+    let words = (0..4096).map(|offset| words.wrapping_add(offset));
+    target.faults.unwritable_physical.extend(words);
+    let mut rooms = Vec::new();
+    for _ in 0..3 {
+        engine
+            .create_session(&mut target, halting("halts"))
+            .unwrap_err();
+        rooms.push(left(&engine));
+    }
+    assert!(rooms[0] < room, "rings were made");
+    assert_eq!(rooms, [rooms[0]; 3], "and used again");
+    target.faults = Faults::default();
+    let made = engine
+        .create_session(&mut target, halting("halts"))
+        .unwrap();
+    assert_eq!(left(&engine), rooms[0]);
+    assert_ne!(made, first);
+
+    // Half of the window is used, so that event rings become those of another room.
+    while left(&engine) >= engine.foothold().unwrap().window().bytes() / 2 {
+        let name = left(&engine).to_string();
+        let large = Geometry::with_bytes(1 << 20).unwrap();
+        let large = SessionConfig {
+            geometry: large,
+            ..config(&name)
+        };
+        engine.create_session(&mut target, large).unwrap();
+    }
+    engine.make_event_rings(&mut target, first, 64).unwrap();
+    let events = engine.sessions().get(first).unwrap().events.clone();
+    let memory = events.unwrap().memory;
+    write_heads(&mut target, &engine, first, 5);
+    for (ring, cell) in (0u16..).zip(&memory.cells) {
+        let head = memory.first[0].after(5).word(ring);
+        target.write_word(*cell, head).unwrap();
+    }
+    engine.delete_session(&mut target, first).unwrap();
+    let again = engine.create_session(&mut target, config("two")).unwrap();
+    assert_eq!(again, first);
+    spoil(&mut target, &memory, 0);
+    let room = left(&engine);
+    for _ in 0..3 {
+        let error = engine.make_event_rings(&mut target, again, 128);
+        assert!(matches!(error, Err(AttachError::Rings { .. })), "{error:?}");
+    }
+    target.faults = Faults::default();
+    engine.make_event_rings(&mut target, again, 128).unwrap();
+    let events = engine.sessions().get(again).unwrap().events.clone();
+    assert_eq!(events.unwrap().memory.rings, memory.rings);
+    assert_eq!(left(&engine), room);
 }
