@@ -32,7 +32,8 @@ impl Default for Times {
 }
 
 impl Times {
-    fn add(&mut self, time: Duration) {
+    /// One more.
+    pub fn add(&mut self, time: Duration) {
         let ns = nanoseconds(time);
         self.all.saturating_record(ns);
         self.longest_ns = self.longest_ns.max(ns);

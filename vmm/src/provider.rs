@@ -3,6 +3,7 @@
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use trace::export::uftrace::PauseSpread;
 use tracer::guest::{Guest, StopError};
 use tracer::tracing::{Finished, Tracing};
 
@@ -27,6 +28,11 @@ pub trait Provider: Guest {
 
     /// Looks whether the kernel that is traced still runs. Returns how the run is to end, if it is.
     fn look(&mut self) -> Option<Outcome>;
+
+    /// How long the pauses took in which that was looked at, where it takes any.
+    fn kernel_looks(&self) -> Option<PauseSpread> {
+        None
+    }
 
     /// The window was found to be lost. Returns how the run is to end, if it is.
     fn lost_window(&mut self) -> Option<Outcome>;

@@ -13,7 +13,7 @@ use crate::control::errors::ErrorLog;
 use crate::control::method::Served;
 use crate::control::outputs::Outputs;
 use crate::control::protocol::RpcError;
-use crate::control::status::{GuestStatus, MemoryStatus, Status};
+use crate::control::status::{GuestStatus, MemoryStatus, Pauses, Status};
 use crate::control::subscription::Subscriptions;
 use crate::failure::Failure;
 use crate::layout;
@@ -296,12 +296,14 @@ impl<P: Provider> Served for Run<P> {
             window_backed_bytes: mapped.backed_window(),
             resident_bytes: resident_bytes(),
         };
+        let mut pauses = Pauses::from(self.guest.pauses());
+        pauses.kernel_looks = self.guest.kernel_looks().map(Into::into);
         Status {
             guest,
             memory,
             vcpus: self.guest.vcpu_states(),
             tracing: self.tracing.status(),
-            pauses: self.guest.pauses().into(),
+            pauses,
             triggers: self.triggers.status(),
         }
     }

@@ -435,6 +435,35 @@ fn a_vmm_that_is_stopped_stays_so() {
     assert_eq!(left_in(&other).0, BTreeSet::new(), "{ended}");
 }
 
+/// Nobody has asked for them: they would be in no count.
+#[test]
+fn pauses_that_only_look_are_counted() {
+    let mut other = other();
+    let mut attached = attach(&other, &[]);
+    let mut client = attached.client();
+    client.call("start", json!({"filter": ["spin_leaf"]}));
+    let at_window = |status: &Value| status["tracing"]["looks"].as_u64().unwrap();
+    let at_kernel = |status: &Value| status["pauses"]["kernel_looks"]["count"].as_u64().unwrap();
+    let others = |status: &Value| {
+        let all = status["pauses"]["released"]["count"].as_u64().unwrap();
+        all - at_window(status) - at_kernel(status)
+    };
+    let before = client.status();
+    let after = client.wait_until("each looks twice more", |status| {
+        at_window(status) >= at_window(&before) + 2 && at_kernel(status) >= at_kernel(&before) + 2
+    });
+    assert_eq!(others(&after), others(&before), "{after}");
+    let shown = attached.ctl(&["status"]).good().stdout;
+    assert!(
+        shown.contains(" to see whether the kernel still runs: p50 "),
+        "{shown}"
+    );
+    assert_eq!(attached.ctl(&["shutdown"]).code, Some(0));
+    let _ = attached.end();
+    other.type_text("q");
+    let _ = other.end().0.good();
+}
+
 #[test]
 fn the_guests_of_this_host_are_listed() {
     let other = Guest::spinning(&["--memory", "320"]);

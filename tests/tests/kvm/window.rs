@@ -131,6 +131,8 @@ fn looks_are_counted_apart_from_what_is_changed() {
         looks(status) >= looks(&before) + 2
     });
     assert_eq!(others(&after), others(&before), "{after}");
+    let longest = after["tracing"]["longest_look_us"].as_f64().unwrap();
+    assert!(longest > 0.0, "{after}");
     // What changes something says how often the guest was paused for it, whatever it was for.
     for (method, params, pauses) in [
         ("filter.add", json!({"filter": ["spin_root"]}), true),

@@ -59,6 +59,8 @@ pub struct MockGuest {
     pub before_running: Option<fn(&mut MockTarget)>,
     /// Whether it goes on when tracing has ended.
     pub goes_on: bool,
+    /// How long it is stopped each time.
+    pub pause: Duration,
     /// How often it was stopped.
     stops: Arc<AtomicU64>,
     /// Shared with all who hold it stopped.
@@ -104,6 +106,7 @@ impl MockGuest {
             meanwhile: None,
             before_running: None,
             goes_on: false,
+            pause: Duration::ZERO,
             stops: Arc::default(),
             held: Arc::default(),
         }
@@ -249,7 +252,7 @@ impl Guest for MockGuest {
     }
 
     fn last_pause(&self) -> Duration {
-        Duration::ZERO
+        self.pause
     }
 
     fn pauses(&self) -> Pauses {

@@ -13,6 +13,7 @@ use super::session::Shared;
 use super::{Tracing, TracingError};
 use status::{
     Changed, FrozenStatus, Function, Functions, LocksStatus, SessionStatus, TracingStatus,
+    microseconds,
 };
 
 /// What, where, expected and found.
@@ -59,6 +60,7 @@ impl Tracing {
             time,
             ..
         } = &self.attachment;
+        let looks = self.window_watch.looks;
         let patched = engine.sites().patched();
         let image = &shared.image;
         let sessions = sessions.statuses(engine);
@@ -74,7 +76,8 @@ impl Tracing {
             skipped: untraceable.count() as u64,
             patch_method: patching.method().name().to_owned(),
             switched: patching.switched(),
-            looks: self.window_watch.looks(),
+            looks: looks.count,
+            longest_look_us: microseconds(looks.longest),
             kprobes_unasked: patching.unasked(),
             stub_bytes: engine.foothold().map_or(0, Foothold::stub_bytes),
             sessions,

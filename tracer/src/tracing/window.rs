@@ -11,9 +11,10 @@ use crate::engine::FrozenBy;
 
 use super::Tracing;
 use super::attachment::Attachment;
-use super::error::TracingError;
 use super::place::is_where_loaded;
-use crate::guest::Guest;
+use super::stops::Stops;
+use crate::guest::{Guest, StopError};
+use crate::target::StoppedTarget;
 
 /// Time between two looks that need the vCPUs' registers, and so a pause.
 pub const WINDOW_PERIOD: Duration = Duration::from_secs(1);
@@ -22,11 +23,12 @@ pub const WINDOW_PERIOD: Duration = Duration::from_secs(1);
 /// for it, and so has who asked.
 const REST_FOR_LOOK: u32 = 4;
 
-/// When the window is looked at, and how often it was in a pause.
+/// When the window is looked at, and the pauses in which it was.
 #[derive(Debug, Default)]
 pub(super) struct WindowWatch {
     next: Option<Duration>,
-    looks: u64,
+    /// Those so far.
+    pub looks: Stops,
 }
 
 impl WindowWatch {
@@ -45,11 +47,6 @@ impl WindowWatch {
         let took = now.saturating_sub(begun);
         let rest = WINDOW_PERIOD.max(took.saturating_mul(REST_FOR_LOOK));
         self.next = Some(now.saturating_add(rest));
-    }
-
-    /// In how many pauses it was looked at so far.
-    pub const fn looks(&self) -> u64 {
-        self.looks
     }
 }
 
@@ -74,9 +71,7 @@ impl Tracing {
         if is_untouched && (!is_due || guest.is_held()) {
             return false;
         }
-        let looked = attachment.check_foothold(guest);
-        self.window_watch.looks += u64::from(looked.is_ok());
-        match looked {
+        match attachment.check_foothold(guest, &mut self.window_watch.looks) {
             Ok(Ok(())) => {}
             Ok(Err(lost)) => {
                 self.end_tracing(guest, lost);
@@ -112,15 +107,18 @@ impl Tracing {
 }
 
 impl Attachment {
+    /// One look: a pause, which is one more of `looks`.
     pub(super) fn check_foothold(
         &mut self,
         guest: &impl Guest,
-    ) -> Result<Result<(), FrozenBy>, TracingError> {
-        let mut stopped = guest.stop()?;
-        let vcpus = crate::target::StoppedTarget::vcpus(&stopped).to_vec();
-        let is_in_place = is_where_loaded(guest, &stopped, &self.engine);
-        self.patching.found_in_place(is_in_place);
-        Ok(self.engine.check_foothold(&mut stopped, &vcpus))
+        looks: &mut Stops,
+    ) -> Result<Result<(), FrozenBy>, StopError> {
+        looks.during(guest, |stopped| {
+            let vcpus = StoppedTarget::vcpus(stopped).to_vec();
+            let is_in_place = is_where_loaded(guest, &*stopped, &self.engine);
+            self.patching.found_in_place(is_in_place);
+            self.engine.check_foothold(stopped, &vcpus)
+        })
     }
 }
 

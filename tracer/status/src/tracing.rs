@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::sessions::SessionStatus;
 
 /// Tracing as a whole.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TracingStatus {
     /// `frozen` (an unexpected state stopped all patching), or the strongest state of a session:
     /// `tracing`, `switched-off`, `waiting`, `off`.
@@ -36,6 +36,9 @@ pub struct TracingStatus {
     /// In how many pauses vCPUs were only asked for their page tables: one a second, while somebody traces.
     #[serde(default)]
     pub looks: u64,
+    /// How many microseconds the longest of them took.
+    #[serde(default)]
+    pub longest_look_us: f64,
     /// At how many places that were displaced, or put back, the guest could not be asked whether it has probes of its own there: its
     /// kernel can have some, and no types (BTF).
     #[serde(default)]

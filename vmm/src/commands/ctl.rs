@@ -251,27 +251,7 @@ fn tracing(text: &mut String, tracing: &TracingStatus) {
         tracing.skipped,
         strategy.unwrap_or_default()
     );
-    let TracingStatus {
-        patch_method,
-        switched,
-        looks,
-        kprobes_unasked,
-        ..
-    } = tracing;
-    if switched.is_any() {
-        let _ = writeln!(text, "patching {patch_method}, sites switched: {switched}");
-    }
-    if *looks > 0 {
-        let pauses = plain(*looks, "pause");
-        let _ = writeln!(text, "looks    {pauses} to ask vCPUs for their page tables");
-    }
-    if *kprobes_unasked > 0 {
-        let times = plain(*kprobes_unasked, "place");
-        let _ = writeln!(
-            text,
-            "kprobes  not known at {times} that displaced instructions were about: this kernel has no BTF"
-        );
-    }
+    patching(text, tracing);
     if let Some(frozen) = &tracing.frozen {
         let _ = writeln!(text, "frozen   {}", frozen.reason);
         let _ = writeln!(text, "         `ctl thaw` lets patching go on");
@@ -295,6 +275,35 @@ fn tracing(text: &mut String, tracing: &TracingStatus) {
     }
     for one in &tracing.sessions {
         session(text, one);
+    }
+}
+
+/// How text is changed, and the pauses that nobody asked for.
+fn patching(text: &mut String, tracing: &TracingStatus) {
+    let TracingStatus {
+        patch_method,
+        switched,
+        looks,
+        longest_look_us,
+        kprobes_unasked,
+        ..
+    } = tracing;
+    if switched.is_any() {
+        let _ = writeln!(text, "patching {patch_method}, sites switched: {switched}");
+    }
+    if *looks > 0 {
+        let pauses = plain(*looks, "pause");
+        let _ = writeln!(
+            text,
+            "looks    {pauses} to ask vCPUs for their page tables, for {longest_look_us:.1} us at most"
+        );
+    }
+    if *kprobes_unasked > 0 {
+        let times = plain(*kprobes_unasked, "place");
+        let _ = writeln!(
+            text,
+            "kprobes  not known at {times} that displaced instructions were about: this kernel has no BTF"
+        );
     }
 }
 
@@ -456,7 +465,13 @@ fn losses(ring: &RingStatus) -> String {
 }
 
 fn pauses(text: &mut String, pauses: &Pauses) {
-    for (name, spread) in [("parked", &pauses.parked), ("released", &pauses.released)] {
+    let looks = pauses.kernel_looks.as_ref();
+    let looks = looks.map(|looks| ("to see whether the kernel still runs", looks));
+    let all = [
+        ("until parked", &pauses.parked),
+        ("until released", &pauses.released),
+    ];
+    for (name, spread) in all.into_iter().chain(looks) {
         let Spread {
             count,
             p50_us,
@@ -466,7 +481,7 @@ fn pauses(text: &mut String, pauses: &Pauses) {
         if *count > 0 {
             let _ = writeln!(
                 text,
-                "pauses   {count} until {name}: p50 {p50_us:.1} us, p99 {p99_us:.1} us, \
+                "pauses   {count} {name}: p50 {p50_us:.1} us, p99 {p99_us:.1} us, \
                  max {max_us:.1} us"
             );
         }
@@ -571,6 +586,8 @@ mod tests {
             tracing: TracingStatus {
                 state: "tracing".to_owned(),
                 patched: 3,
+                looks: 1,
+                longest_look_us: 61.5,
                 cpu_strategy: Some("gs".to_owned()),
                 sessions: vec![SessionStatus {
                     name: "default".to_owned(),
@@ -594,6 +611,10 @@ mod tests {
             },
             pauses: Pauses {
                 parked: spread.clone(),
+                kernel_looks: Some(Spread {
+                    count: 2,
+                    ..spread.clone()
+                }),
                 released: Spread { count: 0, ..spread },
             },
             triggers: vec![TriggerStatus {
@@ -609,10 +630,12 @@ mod tests {
                         memory   RAM 256.0 MiB, window 512.0 MiB (unknown backed); the process has 1.5 MiB\n\
                         vcpu 0   running\n\
                         tracing  tracing (3 patched, 0 available, 0 skipped, vCPU by gs)\n\
+                        looks    1 pause to ask vCPUs for their page tables, for 61.5 us at most\n\
                         session  default: function, tracing, 3 functions, clock tsc, rings of 4 KiB, \
                         discard\n  filter   calls_*\n  \
                         ring 0   10 written, 1 lost (1 discarded)\n\
                         pauses   3 until parked: p50 25.0 us, p99 43.0 us, max 50.0 us\n\
+                        pauses   2 to see whether the kernel still runs: p50 25.0 us, p99 43.0 us, max 50.0 us\n\
                         trigger  f: stop in session more: fired 2 times, 1 of them in vain (at once)\n";
         assert_eq!(shown, expected);
     }

@@ -85,6 +85,9 @@ pub struct Pauses {
     pub parked: Spread,
     /// From the request until the last vCPU continued. Pauses asked for by `pause` are not in it.
     pub released: Spread,
+    /// So many of them only asked whether the kernel that is traced still runs; of a guest of another VMM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_looks: Option<Spread>,
 }
 
 /// A distribution in microseconds.
@@ -105,6 +108,7 @@ impl From<tracer::guest::Pauses> for Pauses {
         Self {
             parked: pauses.parked.into(),
             released: pauses.released.into(),
+            kernel_looks: None,
         }
     }
 }

@@ -11,9 +11,12 @@ use std::time::{Duration, Instant};
 
 use image::Image;
 use terms::addr::{Gpa, Gva};
+use trace::export::uftrace::PauseSpread;
 use tracer::guest::Guest;
 use tracer::target::{PhysicalMemory, VcpuRegisters};
 use tracer::{PageTableRoot, TranslateError, translate};
+
+use crate::pause_times::Times;
 
 /// Between two looks, while all is well.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -26,12 +29,14 @@ const LOOKS: u32 = 5;
 const REST_FOR_LOOK: u32 = 4;
 
 /// Where the kernel's text lies, and what was seen of it last.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct KernelWatch {
     text: Gva,
     place: Gpa,
     doubts: u32,
     next: Instant,
+    /// The pauses of the guest in which it was looked.
+    pauses: Times,
 }
 
 impl KernelWatch {
@@ -45,6 +50,7 @@ impl KernelWatch {
             place,
             doubts: 0,
             next: Instant::now() + PERIOD,
+            pauses: Times::default(),
         })
     }
 
@@ -56,6 +62,16 @@ impl KernelWatch {
     /// A look that takes so long, or came to nothing, is not made again at once: the guest stands still meanwhile.
     pub fn put_off(&mut self, took: Duration) {
         self.next = Instant::now() + PERIOD.max(took * REST_FOR_LOOK);
+    }
+
+    /// The guest was paused for so long for a look.
+    pub fn paused(&mut self, length: Duration) {
+        self.pauses.add(length);
+    }
+
+    /// How long it was paused for looks.
+    pub fn pauses(&self) -> PauseSpread {
+        self.pauses.spread()
     }
 
     /// Takes in what the vCPUs execute with now. Says whether the kernel is gone.
@@ -113,6 +129,23 @@ mod tests {
     use crate::memory::Ram;
 
     #[test]
+    fn each_pause_for_a_look_is_counted_with_its_length() {
+        let mut watch = KernelWatch {
+            text: Gva(0),
+            place: Gpa(0),
+            doubts: 0,
+            next: Instant::now(),
+            pauses: Times::default(),
+        };
+        assert_eq!(watch.pauses().count, 0);
+        for us in [40, 70, 50] {
+            watch.paused(Duration::from_micros(us));
+        }
+        let PauseSpread { count, max_ns, .. } = watch.pauses();
+        assert_eq!((count, max_ns), (3, 70_000));
+    }
+
+    #[test]
     fn a_kernel_is_gone_when_no_vcpu_has_seen_its_text_several_times() {
         const TABLE: u64 = 0x1000;
         const LARGE_PAGE: u64 = 0x83;
@@ -139,6 +172,7 @@ mod tests {
             place: Gpa(0x40_0000),
             doubts: 0,
             next: Instant::now(),
+            pauses: Times::default(),
         };
         let mut look = |vcpus: &[VcpuRegisters]| watch.look(ram.memory(), vcpus);
         map(0x40_0000);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use image::Image;
 use kvm_bindings::kvm_cpuid_entry2;
 use terms::addr::Gpa;
+use trace::export::uftrace::PauseSpread;
 use tracer::clock::{HeldTime, VcpuClocks};
 use tracer::guest::StopError;
 use tracer::host_events::HostEvents;
@@ -269,6 +270,10 @@ impl Foreign {
                 let vcpus: Vec<_> = registers.iter().map(VcpuRegisters::from).collect();
                 self.is_replaced = kernel.look(self.ram.memory().ram(), &vcpus);
                 self.release();
+                // Who is held anyway has not been paused for it.
+                if self.hold.borrow().holders == 0 {
+                    kernel.paused(self.last_pause());
+                }
             }
             Err(error) => {
                 log::debug!("whether the kernel still runs is not known: {error}");
@@ -277,6 +282,11 @@ impl Foreign {
         }
         self.kernel = Some(kernel);
         self.is_replaced
+    }
+
+    /// How long the pauses took in which that was looked at; none while nobody watches.
+    pub(crate) fn kernel_looks(&self) -> Option<PauseSpread> {
+        self.kernel.as_ref().map(KernelWatch::pauses)
     }
 
     /// Whether its kernel was seen not to run any more.

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
 
+use trace::export::uftrace::PauseSpread;
 use tracer::guest::StopError;
 use tracer::tracing::{Finished, Tracing};
 
@@ -39,6 +40,10 @@ impl Provider for Foreign {
             "the guest of process {pid} was reset, or runs another kernel now: what was traced is gone"
         );
         Some(Outcome::Replaced)
+    }
+
+    fn kernel_looks(&self) -> Option<PauseSpread> {
+        Self::kernel_looks(self)
     }
 
     /// What is traced is another kernel then, or the same one anew.

@@ -147,7 +147,8 @@ fn leave(
 ) -> Result<Option<(Stage, Gva)>, TracingError> {
     match border.crossing {
         Crossing::ClearsTables => {
-            if let Err(lost) = tracing.attachment.check_foothold(guest)? {
+            let looks = &mut tracing.window_watch.looks;
+            if let Err(lost) = tracing.attachment.check_foothold(guest, looks)? {
                 tracing.end_tracing(guest, lost);
                 return Ok(None);
             }

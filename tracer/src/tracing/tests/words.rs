@@ -308,6 +308,33 @@ fn a_cleared_window_takes_a_pause(method: PatchMethod, at_the_last_moment: bool)
     assert_eq!((changed.patched, changed.pauses), (1, 0));
 }
 
+/// No operation asked for these pauses: nobody else tells of them.
+#[test]
+fn a_look_at_the_window_is_a_pause_that_is_counted() {
+    let (mut tracing, mut guest) = mixed(None);
+    start(&mut tracing, &guest, "f4");
+    let looks = |tracing: &Tracing| {
+        let status = tracing.status();
+        (status.looks, status.longest_look_us)
+    };
+    // Not due yet, and nobody has touched it.
+    assert!(!tracing.look_at_window(&guest));
+    assert_eq!(looks(&tracing), (0, 0.0));
+    for (count, us, longest) in [(1, 40, 40.0), (2, 70, 70.0), (3, 50, 70.0)] {
+        guest.pause = Duration::from_micros(us);
+        clear_window(&mut guest.target());
+        let before = guest.stops();
+        assert!(!tracing.look_at_window(&guest));
+        assert_eq!(guest.stops(), before + 1);
+        assert_eq!(looks(&tracing), (count, longest));
+    }
+    // One that does not stop has not been paused.
+    guest.stuck = Some(1);
+    clear_window(&mut guest.target());
+    assert!(!tracing.look_at_window(&guest));
+    assert_eq!(looks(&tracing), (3, 70.0));
+}
+
 /// Also by what needs no window, for it only takes jumps back: who has cleared it may have changed more than that.
 #[test]
 fn what_is_taken_back_under_a_cleared_window_takes_a_pause() {
