@@ -7,6 +7,7 @@ use trace::export::uftrace::ExportError;
 use trace::report::ReportError;
 use tracer::guest::StopError;
 use tracer::tracing::TracingError;
+use tracer::tracing::error::NotApplicable;
 use tracer::tracing::lossless::NotLossless;
 use tracer::tracing::options::{PERIODS_NS, RECORD_BYTES};
 
@@ -44,10 +45,12 @@ fn named(error: &TracingError) -> Option<String> {
             let (min, max) = (RECORD_BYTES.start(), RECORD_BYTES.end());
             format!("--record-bytes {bytes}: powers of two from {min} to {max} are possible")
         }
-        TracingError::NotApplicable { option, what } => {
-            let what = what.replace("the clock page", "--clock page");
-            let what = what.replace("the lossless mode", "--mode lossless");
-            format!("--{option} is for {what}: leave it out, or say that, too")
+        TracingError::NotApplicable(what) => {
+            let (option, what_for) = applies_to(*what);
+            format!("{option} is for {what_for}: leave it out, or say that, too")
+        }
+        TracingError::TwoTaskFilters => {
+            "--only-tasks and --not-tasks exclude each other: give one of them".to_owned()
         }
         TracingError::NoValues => {
             "--args and --retval are for the graph tracer with --clock tsc: values are put to \
@@ -77,6 +80,27 @@ fn named(error: &TracingError) -> Option<String> {
         _ => return None,
     };
     Some(text)
+}
+
+/// The option that asks for it, and what it is for.
+const fn applies_to(what: NotApplicable) -> (&'static str, &'static str) {
+    const GRAPH: &str = "the graph tracer";
+    const FUNCTION: &str = "the function tracer: a graph has them anyhow";
+    const LOSSLESS: &str = "--mode lossless";
+    const PAGE: &str = "--clock page";
+    match what {
+        NotApplicable::MaxDepth => ("--max-depth", GRAPH),
+        NotApplicable::GraphFunctions => ("--graph-function", GRAPH),
+        NotApplicable::GraphNotrace => ("--graph-notrace", GRAPH),
+        NotApplicable::Threshold => ("--threshold", GRAPH),
+        NotApplicable::StackSize => ("--stack-size", GRAPH),
+        NotApplicable::Callers => ("--callers", FUNCTION),
+        NotApplicable::OnFull => ("--on-full", LOSSLESS),
+        NotApplicable::WaitTime => ("--wait-time", LOSSLESS),
+        NotApplicable::ClockCpu => ("--clock-cpu", PAGE),
+        NotApplicable::ClockPeriod => ("--clock-period", PAGE),
+        NotApplicable::FollowForks => ("--follow-forks", "--only-tasks and --not-tasks"),
+    }
 }
 
 /// What to do where vCPUs cannot wait.
@@ -187,7 +211,7 @@ impl From<TracingError> for Failure {
             | TracingError::ClockPeriod(_)
             | TracingError::RecordBytes(_)
             | TracingError::NotLossless(_)
-            | TracingError::NotApplicable { .. }
+            | TracingError::NotApplicable(_)
             | TracingError::NoValues
             | TracingError::NoTypes { .. }
             | TracingError::CallValues(_)
@@ -221,5 +245,27 @@ mod tests {
         assert_eq!(status(TracingError::NoSuchVcpu { vcpu: 5, vcpus: 1 }), 100);
         assert_eq!(status(TracingError::TwoTaskFilters), 100);
         assert_eq!(status(TracingError::NoSuchIndex), 105);
+    }
+
+    /// The library names the thing.
+    #[test]
+    fn the_option_that_would_change_nothing_is_named() {
+        for (what, expected) in [
+            (
+                NotApplicable::WaitTime,
+                "--wait-time is for --mode lossless: leave it out, or say that, too",
+            ),
+            (
+                NotApplicable::ClockCpu,
+                "--clock-cpu is for --clock page: leave it out, or say that, too",
+            ),
+        ] {
+            let error = TracingError::from(what);
+            assert_eq!(explain(&error), expected);
+            let said = error.to_string();
+            assert!(!said.contains("--") && said.contains(" is for "), "{said}");
+        }
+        let named = explain(&TracingError::TwoTaskFilters);
+        assert!(named.starts_with("--only-tasks and --not-tasks"), "{named}");
     }
 }

@@ -9,7 +9,7 @@ use trace::glob::Pattern;
 use trace::graph::rules::Rules;
 use trace::live::Occasion;
 
-use super::error::TracingError;
+use super::error::{NotApplicable, TracingError};
 use super::options::{ClockSource, SessionOptions, Tracer};
 
 const KIB: u64 = 1024;
@@ -27,7 +27,7 @@ pub(super) struct Room {
 /// The tasks that a session records.
 ///
 /// # Errors
-/// [`TracingError::BadTask`], [`TracingError::TwoTaskFilters`], or [`TracingError::NotApplicable`] where nothing is
+/// [`TracingError::BadTask`], [`TracingError::TwoTaskFilters`], or [`NotApplicable::FollowForks`] where nothing is
 /// named whose forks could be followed.
 pub(super) fn wanted_tasks(options: &SessionOptions) -> Result<WantedTasks, TracingError> {
     let (only, not) = (&options.only_tasks, &options.not_tasks);
@@ -38,10 +38,7 @@ pub(super) fn wanted_tasks(options: &SessionOptions) -> Result<WantedTasks, Trac
     let terms = if is_not { not } else { only };
     let wanted = WantedTasks::new(is_not, terms, options.follow_forks)?;
     match wanted.follows && wanted.is_all() {
-        true => Err(TracingError::NotApplicable {
-            option: "follow-forks",
-            what: "only-tasks and not-tasks",
-        }),
+        true => Err(NotApplicable::FollowForks.into()),
         false => Ok(wanted),
     }
 }
@@ -156,53 +153,44 @@ pub(super) fn check_name(name: &str) -> Result<(), TracingError> {
     Ok(())
 }
 
-/// Whether every option that is given changes something.
-pub(super) fn check_applies(tracer: Tracer, options: &SessionOptions) -> Result<(), TracingError> {
-    let usual = SessionOptions::default();
-    let (graph, page) = (&options.graph, options.clock == ClockSource::Page);
-    let given = |of: &[(&'static str, bool)]| of.iter().find(|(_, is)| *is).map(|(name, _)| *name);
-    let of_graphs = [
-        ("max-depth", graph.max_depth.is_some()),
-        ("graph-function", !graph.functions.is_empty()),
-        ("graph-notrace", !graph.notrace.is_empty()),
-        ("threshold", graph.threshold.is_some()),
-        ("stack-size", options.stack_bytes.is_some()),
-    ];
-    if options.callers && tracer != Tracer::Function {
-        let (option, what) = ("callers", "the function tracer: a graph has them anyhow");
-        return Err(TracingError::NotApplicable { option, what });
-    }
-    let lossless = options.mode == Mode::Lossless;
+/// Whether everything that is asked for changes something.
+pub(super) fn check_applies(tracer: Tracer, options: &SessionOptions) -> Result<(), NotApplicable> {
+    use NotApplicable as Asked;
+    let (usual, graph) = (SessionOptions::default(), &options.graph);
+    let of_functions = [(Asked::Callers, options.callers)];
     let of_waits = [
-        ("on-full", options.on_full != usual.on_full && !lossless),
-        (
-            "wait-time",
-            options.wait_time != usual.wait_time && !lossless,
-        ),
+        (Asked::OnFull, options.on_full != usual.on_full),
+        (Asked::WaitTime, options.wait_time != usual.wait_time),
     ];
-    if let Some(option) = given(&of_waits) {
-        let what = "the lossless mode";
-        return Err(TracingError::NotApplicable { option, what });
-    }
+    let of_graphs = [
+        (Asked::MaxDepth, graph.max_depth.is_some()),
+        (Asked::GraphFunctions, !graph.functions.is_empty()),
+        (Asked::GraphNotrace, !graph.notrace.is_empty()),
+        (Asked::Threshold, graph.threshold.is_some()),
+        (Asked::StackSize, options.stack_bytes.is_some()),
+    ];
+    let is_other_period = options.clock_period != usual.clock_period;
     let of_page = [
-        ("clock-cpu", options.clock_cpu.is_some()),
-        ("clock-period", options.clock_period != usual.clock_period),
+        (Asked::ClockCpu, options.clock_cpu.is_some()),
+        (Asked::ClockPeriod, is_other_period),
     ];
-    let wrong = match (tracer, page) {
-        (Tracer::Function | Tracer::Nop | Tracer::Profile, _) if given(&of_graphs).is_some() => {
-            given(&of_graphs).map(|option| (option, "the graph tracer"))
-        }
-        (_, false) => given(&of_page).map(|option| (option, "the clock page")),
-        (_, true) => None,
-    };
-    match wrong {
-        Some((option, what)) => Err(TracingError::NotApplicable { option, what }),
+    let all = [
+        (tracer == Tracer::Function, &of_functions[..]),
+        (options.mode == Mode::Lossless, &of_waits),
+        (tracer == Tracer::Graph, &of_graphs),
+        (options.clock == ClockSource::Page, &of_page),
+    ];
+    let wrong = all.into_iter().filter(|(applies, _)| !applies);
+    let mut wrong = wrong.flat_map(|(_, asked)| asked);
+    match wrong.find(|(_, is_asked)| *is_asked) {
+        Some((what, _)) => Err(*what),
         None => Ok(()),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::options::{OnFull, WaitTime};
     use super::*;
 
     #[test]
@@ -220,16 +208,27 @@ mod tests {
         period.clock_period = 1000;
         let mut cpu = usual();
         (cpu.clock_cpu, cpu.clock) = (Some(1), ClockSource::None);
-        for (options, tracer, word) in [
-            (slow, Tracer::Function, "threshold"),
-            (root, Tracer::Nop, "graph-function"),
-            (stack, Tracer::Profile, "the graph tracer"),
-            (callers, Tracer::Graph, "the function tracer"),
-            (period, Tracer::Graph, "the clock page"),
-            (cpu, Tracer::Function, "clock-cpu"),
+        let mut depth = usual();
+        depth.graph.max_depth = std::num::NonZeroU32::new(2);
+        let mut notrace = usual();
+        notrace.graph.notrace = vec!["a".to_owned()];
+        let mut full = usual();
+        full.on_full = OnFull::End;
+        let mut hidden = usual();
+        hidden.wait_time = WaitTime::Hidden;
+        for (options, tracer, what) in [
+            (depth, Tracer::Nop, NotApplicable::MaxDepth),
+            (notrace, Tracer::Function, NotApplicable::GraphNotrace),
+            (full, Tracer::Graph, NotApplicable::OnFull),
+            (hidden, Tracer::Graph, NotApplicable::WaitTime),
+            (slow, Tracer::Function, NotApplicable::Threshold),
+            (root, Tracer::Nop, NotApplicable::GraphFunctions),
+            (stack, Tracer::Profile, NotApplicable::StackSize),
+            (callers, Tracer::Graph, NotApplicable::Callers),
+            (period, Tracer::Graph, NotApplicable::ClockPeriod),
+            (cpu, Tracer::Function, NotApplicable::ClockCpu),
         ] {
-            let error = check_applies(tracer, &options).unwrap_err();
-            assert!(error.to_string().contains(word), "{error}");
+            assert_eq!(check_applies(tracer, &options), Err(what));
         }
         let mut all = usual();
         all.graph.max_depth = std::num::NonZeroU32::new(2);

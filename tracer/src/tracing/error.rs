@@ -107,7 +107,9 @@ pub enum TracingError {
         has: String,
     },
     /// Two filters of tasks.
-    #[error("only-tasks and not-tasks exclude each other: give one of them")]
+    #[error(
+        "tasks are named that alone are recorded, and others that are not: name those or these"
+    )]
     TwoTaskFilters,
     /// What was asked of a dynamic function.
     #[error(transparent)]
@@ -238,13 +240,8 @@ pub enum TracingError {
     #[error("room for {0} bytes in a record: powers of two from {min} to {max} are possible", min = RECORD_BYTES.start(), max = RECORD_BYTES.end())]
     RecordBytes(u64),
     /// Something that would change nothing.
-    #[error("{option} is for {what}: leave it out, or ask for that, too")]
-    NotApplicable {
-        /// What was asked for.
-        option: &'static str,
-        /// What it is for.
-        what: &'static str,
-    },
+    #[error("{0}: leave it out, or ask for that, too")]
+    NotApplicable(#[from] NotApplicable),
     /// Arguments and return values of something else than calls with exact times.
     #[error(
         "values of calls are for the graph tracer with the clock tsc: they are put to calls by their times"
@@ -381,6 +378,44 @@ pub enum TracingError {
     /// A machine that runs already cannot be prepared.
     #[error("the guest has been started already")]
     Started,
+}
+
+/// What is asked of a session and would change nothing in it, because it is for something else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotApplicable {
+    /// [`GraphOptions::max_depth`](super::options::GraphOptions::max_depth).
+    #[error("a limit of depth is for the graph tracer")]
+    MaxDepth,
+    /// [`GraphOptions::functions`](super::options::GraphOptions::functions).
+    #[error("showing only some functions with what they call is for the graph tracer")]
+    GraphFunctions,
+    /// [`GraphOptions::notrace`](super::options::GraphOptions::notrace).
+    #[error("leaving out what functions call is for the graph tracer")]
+    GraphNotrace,
+    /// [`GraphOptions::threshold`](super::options::GraphOptions::threshold).
+    #[error("a threshold of duration is for the graph tracer")]
+    Threshold,
+    /// [`SessionOptions::stack_bytes`](super::options::SessionOptions::stack_bytes).
+    #[error("the size of a stack is for the graph tracer")]
+    StackSize,
+    /// [`SessionOptions::callers`](super::options::SessionOptions::callers).
+    #[error("recording where calls are made is for the function tracer (a graph has that anyhow)")]
+    Callers,
+    /// [`SessionOptions::on_full`](super::options::SessionOptions::on_full).
+    #[error("what happens when nothing ends a wait is for the lossless mode")]
+    OnFull,
+    /// [`SessionOptions::wait_time`](super::options::SessionOptions::wait_time).
+    #[error("hiding waits from the guest is for the lossless mode")]
+    WaitTime,
+    /// [`SessionOptions::clock_cpu`](super::options::SessionOptions::clock_cpu).
+    #[error("a CPU for the clock's thread is for the clock page")]
+    ClockCpu,
+    /// [`SessionOptions::clock_period`](super::options::SessionOptions::clock_period).
+    #[error("a period of the clock is for the clock page")]
+    ClockPeriod,
+    /// [`SessionOptions::follow_forks`](super::options::SessionOptions::follow_forks).
+    #[error("following forks is for tasks that are named")]
+    FollowForks,
 }
 
 /// Where in a probe's text an error is, to be said before what it is.

@@ -5,7 +5,7 @@ use crate::ring::reader::Mode;
 
 /// Bytes of the smallest ring: a sixteenth of it is for writers that were preempted between looking and reserving, one
 /// record each, and those must have room.
-pub const RING_BYTES_MIN: u64 = 64 << 10;
+const RING_BYTES_MIN: u64 = 64 << 10;
 
 /// Why a session cannot make vCPUs wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
