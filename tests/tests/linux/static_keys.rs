@@ -10,7 +10,7 @@ use terms::addr::Gva;
 use terms::function::FunctionId;
 use tests::{Client, Guest, Running, linux, usual_or_long, vmm_says, with_file};
 use tracer::filter::{Filter, Reason, Sources};
-use tracer::points::tactic::{Place, Tactic, choose};
+use tracer::points::tactic::{JumpPlace, Tactic, choose};
 
 use crate::kernel::{kernel, straight};
 
@@ -142,14 +142,14 @@ fn never(image: &Image) -> BTreeSet<FunctionId> {
 }
 
 /// Where an instruction near `place` can be displaced by the tactic: at `place` itself rather than after or before it.
-fn beside(image: &Image, place: Gva, forced: Option<Tactic>) -> Option<Place> {
+fn beside(image: &Image, place: Gva, forced: Option<Tactic>) -> Option<JumpPlace> {
     let id = image.function_at(place)?;
     let begins = beginnings(image, id);
     let index = begins.binary_search(&place).ok()?;
     let (before, from) = begins.split_at(index);
     let near = from.iter().take(4).chain(before.iter().rev().take(4));
     let chosen = near.filter_map(|at| choose(image, *at, forced.map(Tactic::number)).ok());
-    let wanted = |chosen: &Place| match chosen.tactic {
+    let wanted = |chosen: &JumpPlace| match chosen.tactic {
         Tactic::Site => false,
         // What leaves the guest has two bytes.
         Tactic::Breakpoint => forced.is_some() && chosen.displaced.len() > 1,
@@ -159,11 +159,11 @@ fn beside(image: &Image, place: Gva, forced: Option<Tactic>) -> Option<Place> {
 }
 
 /// Places that do not overlap: a crowd by the best tactic, and a few by the last resort.
-fn crowd(image: &Image, rewritten: &BTreeSet<Gva>) -> Vec<Place> {
+fn crowd(image: &Image, rewritten: &BTreeSet<Gva>) -> Vec<JumpPlace> {
     let exact = EXACT.map(|(name, _)| image.symbols.address_of(name).unwrap());
     let never = never(image);
     let mut end = Gva(0);
-    let mut found: Vec<Place> = Vec::new();
+    let mut found: Vec<JumpPlace> = Vec::new();
     // Spread over the text: more of them in the scheduler alone would be one subject.
     let step = (rewritten.len() / (2 * CROWD)).max(1);
     for place in rewritten.iter().step_by(step) {

@@ -28,7 +28,7 @@ use super::source::{Found, Source};
 use crate::clock::RunClock;
 use crate::guest::SharedMemory;
 use crate::target::MemoryError;
-use crate::waits::Room;
+use crate::waits::WaitingRoom;
 use status::RingStatus;
 
 /// Bytes of values after which no more is taken out of a ring at a time: a stack of names, or what a number is called, can be a
@@ -108,7 +108,7 @@ impl EventDrain {
     }
 
     /// vCPUs that find one of the rings full wait in this room.
-    pub(super) fn wait_in(&mut self, room: &Room) {
+    pub(super) fn wait_in(&mut self, room: &WaitingRoom) {
         for PointRing { source, .. } in &mut self.readers {
             source.wait_in(room, Rings::Events);
         }

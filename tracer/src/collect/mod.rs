@@ -60,7 +60,7 @@ use hands::Hands;
 use looks::{AllLooks, lock};
 use output::{Output, Written};
 use round_lock::{Round, RoundLock};
-use standing::Standing;
+use standing::StandingWrite;
 use status::WaitStatus;
 use wait_drain::WaitDrain;
 use writer::{Told, Writer};
@@ -93,7 +93,7 @@ pub struct SharedDrain {
     calls: Vec<SharedCallRing>,
     told: Mutex<Told>,
     looks: AllLooks,
-    standing: Mutex<Standing>,
+    standing: Mutex<StandingWrite>,
     asking: AtomicUsize,
     asked: Condvar,
     /// Who writes stands, and was abandoned.
@@ -299,9 +299,9 @@ impl SharedDrain {
         turn.unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ask(&self) -> Asking<'_> {
+    fn ask(&self) -> DrainGuard<'_> {
         self.asking.fetch_add(1, SeqCst);
-        Asking {
+        DrainGuard {
             drain: lock(&self.drain),
             _turn: Turn(self),
         }
@@ -393,13 +393,13 @@ impl SharedDrain {
 
 /// Who asks a reader, for as long as it lives.
 #[derive(Debug)]
-pub(crate) struct Asking<'a> {
+pub(crate) struct DrainGuard<'a> {
     // Dropped in this order: who polls is woken when the lock is free.
     drain: MutexGuard<'a, Drain>,
     _turn: Turn<'a>,
 }
 
-impl Deref for Asking<'_> {
+impl Deref for DrainGuard<'_> {
     type Target = Drain;
 
     fn deref(&self) -> &Drain {
@@ -407,7 +407,7 @@ impl Deref for Asking<'_> {
     }
 }
 
-impl DerefMut for Asking<'_> {
+impl DerefMut for DrainGuard<'_> {
     fn deref_mut(&mut self) -> &mut Drain {
         &mut self.drain
     }
@@ -476,7 +476,7 @@ impl Polled {
     }
 
     /// The reader, between two parts of a round.
-    pub fn lock(&self) -> Asking<'_> {
+    pub fn lock(&self) -> DrainGuard<'_> {
         self.drain.ask()
     }
 

@@ -7,7 +7,7 @@ use crate::ring::reader::{Patience, RingMemory, RingReader, Sink};
 use crate::ring::timeline::Timeline;
 use crate::ring::turnstile::Rings;
 use crate::ring::wanted::Asks;
-use crate::waits::Room;
+use crate::waits::WaitingRoom;
 use trace::doubt::{TimeDoubt, TimeDoubts};
 
 use super::looks::{Looks, oldest};
@@ -45,7 +45,7 @@ impl Source {
     }
 
     /// vCPUs that find it full wait in this room.
-    pub fn wait_in(&mut self, room: &Room, rings: Rings) {
+    pub fn wait_in(&mut self, room: &WaitingRoom, rings: Rings) {
         let waited = room.asks(rings, self.reader.ring());
         self.reader.asks = waited.map_or_else(Asks::default, Asks::of);
     }

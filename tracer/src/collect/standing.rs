@@ -8,13 +8,13 @@ const LOOKS: u32 = 240;
 
 /// What writes, as somebody sees it who only looks.
 #[derive(Debug, Default)]
-pub(super) struct Standing {
+pub(super) struct StandingWrite {
     /// When the write began that was going on at the last look, and how far it was.
     busy: Option<(Duration, u64)>,
     looks: u32,
 }
 
-impl Standing {
+impl StandingWrite {
     /// One more look, at a write that began then and is so many steps further. Whether it turns out to stand.
     pub fn look(&mut self, busy: Option<(Duration, u64)>) -> bool {
         if busy.is_none() || busy != self.busy {
@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn what_stands_is_one_write_that_does_not_end_by_many_looks() {
-        let mut standing = Standing::default();
+        let mut standing = StandingWrite::default();
         let at = |second| Some((Duration::from_secs(second), 0));
         // Each is another one, however many there are.
         assert!((0..10 * u64::from(LOOKS)).all(|second| !standing.look(at(second))));

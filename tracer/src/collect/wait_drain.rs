@@ -11,7 +11,7 @@ use crate::clock::RunClock;
 use crate::ring::reader::Progress;
 use crate::ring::turnstile::Rings;
 use crate::ring::wanted::Wanted;
-use crate::waits::Room;
+use crate::waits::WaitingRoom;
 use status::WaitStatus;
 use status::WaitTime;
 use terms::choice::choices;
@@ -34,7 +34,7 @@ const STANDING_NS: u64 = 20_000_000_000;
 
 /// A ring that has no news.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Standing {
+struct QuietRing {
     at: Progress,
     wanted: Wanted,
 }
@@ -42,7 +42,7 @@ struct Standing {
 /// The waiting room of one session, as its reader sees it.
 #[derive(Debug)]
 pub(super) struct WaitDrain {
-    room: Arc<Room>,
+    room: Arc<WaitingRoom>,
     on_full: OnFull,
     clock: RunClock,
     /// Records have the guest's time.
@@ -50,13 +50,13 @@ pub(super) struct WaitDrain {
     is_attended: bool,
     read: u64,
     /// Of calls, then of events.
-    standing: [Vec<Option<Standing>>; 2],
+    standing: [Vec<Option<QuietRing>>; 2],
     given_up: Option<String>,
 }
 
 impl WaitDrain {
     /// Nobody has waited there yet.
-    pub fn new(room: Arc<Room>, on_full: OnFull, clock: RunClock, is_timed: bool) -> Self {
+    pub fn new(room: Arc<WaitingRoom>, on_full: OnFull, clock: RunClock, is_timed: bool) -> Self {
         Self {
             room,
             on_full,
@@ -70,7 +70,7 @@ impl WaitDrain {
     }
 
     /// Where vCPUs wait.
-    pub const fn room(&self) -> &Arc<Room> {
+    pub const fn room(&self) -> &Arc<WaitingRoom> {
         &self.room
     }
 
@@ -119,7 +119,7 @@ impl WaitDrain {
             return false;
         };
         let before = place.filter(|before| before.at == at);
-        let standing = place.insert(before.unwrap_or(Standing {
+        let standing = place.insert(before.unwrap_or(QuietRing {
             at,
             wanted: Wanted::since(now, entered),
         }));

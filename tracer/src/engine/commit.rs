@@ -10,7 +10,7 @@ use image::Image;
 use terms::function::FunctionId;
 
 use super::kprobes::{Changed, beside_kprobes};
-use super::plan::{Obstacles, Plan, Step, What};
+use super::plan::{Obstacles, Plan, PlanStep, What};
 use super::points::Points;
 use super::probes::error::ProbeError;
 use super::proof::{Live, Proof, Running, Stopped};
@@ -108,7 +108,9 @@ impl Commit<'_> {
         is_meant: impl Fn(FunctionId) -> bool,
     ) -> Result<usize, ApplyError> {
         let edits = normalisations(self.image, self.sites, is_meant);
-        let steps = edits.into_iter().map(|edit| Step::one(What::Normal, edit));
+        let steps = edits
+            .into_iter()
+            .map(|edit| PlanStep::one(What::Normal, edit));
         let plan = Plan::whole(steps.collect());
         self.apply(target, &plan)?;
         Ok(plan.steps.len())
@@ -192,7 +194,7 @@ impl Commit<'_> {
         &self,
         steps: &mut Steps<'p>,
         mut in_the_way: InTheWay,
-    ) -> Vec<(&'p Step, PokeError)> {
+    ) -> Vec<(&'p PlanStep, PokeError)> {
         let mut left = Vec::with_capacity(in_the_way.len());
         let mut number = 0;
         steps.0.retain(|step| {
@@ -212,7 +214,7 @@ impl Commit<'_> {
             Some(foothold) => proof.check_window(&foothold.window).map_err(Into::into),
             None => Err(ApplyError::NotAttached),
         };
-        match plan.steps.iter().any(Step::leads_somewhere) {
+        match plan.steps.iter().any(PlanStep::leads_somewhere) {
             true => is_seen,
             false => Ok(()),
         }
@@ -237,7 +239,7 @@ impl Commit<'_> {
     }
 
     /// Whether everything that a step is about is as it was when the step was planned.
-    pub fn is_current(&self, step: &Step) -> bool {
+    pub fn is_current(&self, step: &PlanStep) -> bool {
         let mut edits = step.edits.iter();
         edits.all(|edit| self.sites.is_current(edit))
             && step
@@ -393,7 +395,7 @@ impl Commit<'_> {
     }
 
     /// Whether the function that a step is about is patched; none for a step about something else.
-    fn is_patched(&self, step: &Step) -> Option<bool> {
+    fn is_patched(&self, step: &PlanStep) -> Option<bool> {
         let lead = self.sites.state(step.function()?).lead();
         Some(lead.is_some_and(Lead::is_for_users))
     }

@@ -8,7 +8,7 @@ use terms::session_set::SessionSet;
 use super::ApplyError;
 use super::announcer::Announcer;
 use super::call_values::{place_routine, standing_at};
-use super::plan::{Plan, Step, What};
+use super::plan::{Plan, PlanStep, What};
 use super::planning::Planning;
 use super::points::Points;
 use crate::filter::Selection;
@@ -79,7 +79,7 @@ impl Points {
             let lead = self.through_probes(with, site, lead)?;
             let wanted = functions::wanted(site, with.sites, lead).map_err(StoreError::from)?;
             let edit = with.sites.edit(wanted);
-            steps.extend(edit.map(|edit| Step::one(What::Function(site.function), edit)));
+            steps.extend(edit.map(|edit| PlanStep::one(What::Function(site.function), edit)));
         }
         Ok(Plan::lenient(steps))
     }

@@ -3,7 +3,7 @@
 use image::Image;
 
 use super::ApplyError;
-use super::plan::{Plan, Step, What};
+use super::plan::{Plan, PlanStep, What};
 use crate::points::locks::{LockPrefixes, switches};
 use crate::text::sites::Sites;
 
@@ -40,6 +40,6 @@ pub(super) fn plan(
     if to == LockPrefixes::Off && vcpus > 1 {
         return Err(LockError::SeveralVcpus { vcpus });
     }
-    let steps = switches(image, sites, to).map(|edit| Step::one(What::Lock, edit));
+    let steps = switches(image, sites, to).map(|edit| PlanStep::one(What::Lock, edit));
     Ok(Plan::whole(steps.collect()))
 }

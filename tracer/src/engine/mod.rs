@@ -25,7 +25,7 @@ use events::Events;
 pub use foothold::{Apart, Foothold};
 pub use leaving::{Inside, Leaving};
 use locks::LockError;
-use plan::{Plan, Step, What};
+use plan::{Plan, PlanStep, What};
 use planning::Planning;
 pub use points::Points;
 use probes::{NewProbe, ProbeError, ProbeId};
@@ -422,7 +422,7 @@ impl Engine {
         let changes = dynamic::plan(&self.image, &mut self.sites, changes)?;
         let steps = changes.into_iter().map(|(to, edit)| {
             let what = What::Dynamic(edit.poke.at, to);
-            Step::one(what, edit)
+            PlanStep::one(what, edit)
         });
         Ok(Plan::whole(steps.collect()))
     }

@@ -73,7 +73,7 @@ impl What {
 
 /// One thing that becomes another: what that is, and what is written for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
+pub struct PlanStep {
     /// What it is about.
     pub what: What,
     /// The changes of sites, in their order.
@@ -82,7 +82,7 @@ pub struct Step {
     pub word: Option<WordWrite>,
 }
 
-impl Step {
+impl PlanStep {
     /// One that changes these sites.
     pub(super) const fn of(what: What, edits: Vec<Edit>) -> Self {
         Self {
@@ -197,7 +197,7 @@ pub enum Obstacles {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     /// In the order in which they are made.
-    pub steps: Vec<Step>,
+    pub steps: Vec<PlanStep>,
     /// What becomes of those that cannot be made.
     pub obstacles: Obstacles,
 }
@@ -205,7 +205,7 @@ pub struct Plan {
 impl Plan {
     /// One of which nothing is made when a part cannot be.
     #[must_use]
-    pub fn whole(steps: Vec<Step>) -> Self {
+    pub fn whole(steps: Vec<PlanStep>) -> Self {
         Self {
             steps,
             obstacles: Obstacles::Refuse,
@@ -214,7 +214,7 @@ impl Plan {
 
     /// One that leaves out what cannot be made.
     #[must_use]
-    pub fn lenient(steps: Vec<Step>) -> Self {
+    pub fn lenient(steps: Vec<PlanStep>) -> Self {
         Self {
             steps,
             obstacles: Obstacles::LeaveOut,
@@ -231,14 +231,14 @@ impl Plan {
     #[must_use]
     pub fn reverse(&self) -> Self {
         Self {
-            steps: self.steps.iter().rev().map(Step::reverse).collect(),
+            steps: self.steps.iter().rev().map(PlanStep::reverse).collect(),
             obstacles: self.obstacles,
         }
     }
 
     /// Takes out what is meant: all of it, or of a plan that may be cut as much as is meant. None where that is nothing.
     #[must_use]
-    pub fn take(&mut self, is_meant: impl Fn(&Step) -> bool) -> Option<Self> {
+    pub fn take(&mut self, is_meant: impl Fn(&PlanStep) -> bool) -> Option<Self> {
         let may_be_taken = self.may_be_cut() || self.steps.iter().all(&is_meant);
         self.taken(may_be_taken, is_meant)
     }
@@ -246,22 +246,22 @@ impl Plan {
     /// Takes out the steps that are `of_words`, if any writes something: those that can be made while every vCPU runs. A plan
     /// that may not be cut is taken as a whole, if it is one write.
     #[must_use]
-    pub fn take_words(&mut self, of_words: impl Fn(&Step) -> bool) -> Option<Self> {
+    pub fn take_words(&mut self, of_words: impl Fn(&PlanStep) -> bool) -> Option<Self> {
         let writes = self.steps.iter().flat_map(|step| &step.edits);
         let is_one_write = writes.filter(|edit| edit.is_write()).count() <= 1;
         self.taken(self.may_be_cut() || is_one_write, of_words)
     }
 
     /// What writes nothing goes with the rest, if there is one.
-    fn taken(&mut self, may_be_taken: bool, is_meant: impl Fn(&Step) -> bool) -> Option<Self> {
+    fn taken(&mut self, may_be_taken: bool, is_meant: impl Fn(&PlanStep) -> bool) -> Option<Self> {
         if !may_be_taken {
             return None;
         }
         let steps = match self.steps.iter().all(&is_meant) {
             true => std::mem::take(&mut self.steps),
             false => {
-                let writes = |step: &Step| !step.edits.is_empty() || step.word.is_some();
-                let is_taken = |step: &mut Step| writes(step) && is_meant(step);
+                let writes = |step: &PlanStep| !step.edits.is_empty() || step.word.is_some();
+                let is_taken = |step: &mut PlanStep| writes(step) && is_meant(step);
                 self.steps.extract_if(.., is_taken).collect()
             }
         };
@@ -273,6 +273,6 @@ impl Plan {
     /// nothing of it at any moment. One that only changes what is seen of it is.
     #[must_use]
     pub fn may_be_cut(&self) -> bool {
-        !self.steps.iter().any(Step::changes_the_guest)
+        !self.steps.iter().any(PlanStep::changes_the_guest)
     }
 }

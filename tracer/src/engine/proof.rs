@@ -204,7 +204,7 @@ impl<T: AtomicTarget + ?Sized> Proof for Running<'_, T> {
         atomic::apply(self.0, image, pokes, shared)
     }
 
-    /// There are none: see [`super::plan::Step::is_of_words`].
+    /// There are none: see [`super::plan::PlanStep::is_of_words`].
     fn write_words(&mut self, words: &[&WordWrite]) -> Result<(), WordError> {
         match words.first() {
             None => Ok(()),

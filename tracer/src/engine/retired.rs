@@ -18,18 +18,18 @@ pub(super) struct Retired {
     pub(super) tracer: TracerKind,
     pub(super) format: Format,
     /// None when the guest has written to its cells: then its rings are never used again.
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<Allotment>,
 }
 
 /// What a session has in the guest.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Allotment {
     pub(super) memory: SessionMemory,
     pub(super) recorder: Option<Recorder>,
     pub(super) profile: Option<Profile>,
 }
 
-impl Place {
+impl Allotment {
     /// The counters, if it has any, begin at 0.
     ///
     /// # Errors
@@ -80,7 +80,7 @@ impl Place {
 
 impl Retired {
     /// Memory that was made for a session as `config` says, which nobody has written to.
-    pub(super) fn unused(id: SessionId, config: &SessionConfig, place: Place) -> Self {
+    pub(super) fn unused(id: SessionId, config: &SessionConfig, place: Allotment) -> Self {
         Self {
             id,
             tracer: config.tracer,
@@ -117,7 +117,7 @@ impl Retired {
 
     /// Whether a session as `config` says can have it as it is, where there are so many functions.
     pub(super) fn suits(&self, config: &SessionConfig, functions: usize) -> bool {
-        let is_of = |place: &Place| match &place.profile {
+        let is_of = |place: &Allotment| match &place.profile {
             // Functions can have come since.
             Some(profile) => profile.layout.functions() as usize >= functions,
             None => place.memory.geometry == config.geometry,

@@ -14,7 +14,7 @@
 //! Event rings stay with their number for the same reason. Their records never leave the place of records, nor
 //! payloads that of payloads, so that what a late writer has captured reaches no record: records that need more room are fewer.
 
-use super::retired::{Place, Retired};
+use super::retired::{Allotment, Retired};
 use super::rings::payload_log2;
 use super::{AttachError, Foothold};
 use terms::addr::Gpa;
@@ -156,7 +156,7 @@ impl Foothold {
     pub(super) fn refit(
         &self,
         target: &mut (impl WindowMemory + ?Sized),
-        place: &mut Place,
+        place: &mut Allotment,
         config: &SessionConfig,
     ) -> Result<(), AttachError> {
         let Some(recorder) = &mut place.recorder else {

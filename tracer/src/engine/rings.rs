@@ -2,7 +2,7 @@
 
 use terms::addr::{Gpa, Gva};
 
-use super::retired::Place;
+use super::retired::Allotment;
 use super::{AttachError, Foothold};
 use crate::paging::PageUse;
 use crate::record::{Format, RECORD_BYTES};
@@ -34,7 +34,7 @@ impl Foothold {
         target: &mut (impl StoppedTarget + ?Sized),
         id: SessionId,
         config: &SessionConfig,
-    ) -> Result<Place, AttachError> {
+    ) -> Result<Allotment, AttachError> {
         let cells = self.strategy.cells(self.cells.at, id.0);
         let geometry = config.geometry;
         let bytes = geometry.bytes() * self.strategy.rings() as u64;
@@ -65,7 +65,7 @@ impl Foothold {
             waits: self.waits_of(id, config, Rings::Calls),
             tasks: None,
         };
-        Ok(Place {
+        Ok(Allotment {
             memory,
             recorder: Some(recorder),
             profile: None,
@@ -106,7 +106,7 @@ impl Foothold {
         id: SessionId,
         config: &SessionConfig,
         functions: usize,
-    ) -> Result<Place, AttachError> {
+    ) -> Result<Allotment, AttachError> {
         let too_large = || AttachError::ProfileTooLarge {
             name: config.name.clone(),
             functions,
@@ -149,7 +149,7 @@ impl Foothold {
             halts_left: None,
             awaited: None,
         };
-        Ok(Place {
+        Ok(Allotment {
             memory,
             recorder: None,
             profile: Some(profile),

@@ -30,7 +30,7 @@ use terms::function::Function;
 use terms::session_set::SessionSet;
 
 use super::foothold::CellsMoved;
-use super::retired::{Place, Retired};
+use super::retired::{Allotment, Retired};
 use super::reuse::{REUSE_MAX, is_scarce, roomy};
 use super::{ApplyError, AttachError, Foothold};
 use crate::filter::Selection;
@@ -244,7 +244,7 @@ impl Sessions {
                 awaited: None,
                 ..session.memory
             };
-            Place {
+            Allotment {
                 memory,
                 recorder: session.recorder,
                 profile: session.profile,

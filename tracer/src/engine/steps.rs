@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use image::Image;
 
-use super::plan::Step;
+use super::plan::PlanStep;
 use crate::text::edit::{Displacement, Edit};
 use crate::text::poke::PokeError;
 
@@ -12,7 +12,7 @@ use crate::text::poke::PokeError;
 pub(super) type InTheWay = BTreeMap<usize, PokeError>;
 
 /// The steps of a plan whose text is there, in their order.
-pub(super) struct Steps<'p>(pub Vec<&'p Step>);
+pub(super) struct Steps<'p>(pub Vec<&'p PlanStep>);
 
 impl<'p> Steps<'p> {
     /// The writes of text, each with the place of its step.

@@ -17,7 +17,7 @@ use terms::function::FunctionId;
 use terms::site::SITE_LENGTH;
 use terms::site::SiteBytes;
 
-use super::tactic::{Place, Tactic, TacticError, choose_beside};
+use super::tactic::{JumpPlace, Tactic, TacticError, choose_beside};
 use crate::filter::DenyList;
 
 /// Why the entry of a function is not traced although it has no site.
@@ -82,7 +82,7 @@ impl NotAny {
 
 /// How each function without a site can be traced, ascending. Padding is given to each in turn.
 #[must_use]
-pub fn without_sites(image: &Image) -> Vec<(FunctionId, Result<Place, NotAny>)> {
+pub fn without_sites(image: &Image) -> Vec<(FunctionId, Result<JumpPlace, NotAny>)> {
     let never = DenyList::without_sites(image).ok();
     let mut taken = BTreeSet::new();
     let mut found = Vec::new();
@@ -92,7 +92,7 @@ pub fn without_sites(image: &Image) -> Vec<(FunctionId, Result<Place, NotAny>)> 
             found.push((entry.function, Err(NotAny::OutsideText)));
             continue;
         }
-        if let Ok(Place {
+        if let Ok(JumpPlace {
             padding: Some(padding),
             ..
         }) = &place
@@ -109,7 +109,7 @@ fn entry_of(
     id: FunctionId,
     never: Option<&DenyList>,
     taken: &BTreeSet<Gva>,
-) -> Result<Place, NotAny> {
+) -> Result<JumpPlace, NotAny> {
     let function = image.function(id).ok_or(NotAny::OutsideText)?;
     if let Some((glob, why)) = never.and_then(|list| list.forbids_function(function)) {
         return Err(NotAny::Never { glob, why });
@@ -169,7 +169,7 @@ pub fn admit(image: &mut Image) -> usize {
 }
 
 /// The site that a place becomes.
-fn site_of(image: &Image, place: &Place) -> Result<Site, NotAny> {
+fn site_of(image: &Image, place: &JumpPlace) -> Result<Site, NotAny> {
     let bytes = SiteBytes::of(&place.displaced).ok_or(NotAny::OutsideText)?;
     let original = place.displaced.first_chunk().ok_or(NotAny::OutsideText)?;
     let form = match place.tactic {

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use terms::addr::Gva;
 use terms::session_set::SessionSet;
 
-use crate::points::tactic::{Place, Tactic};
+use crate::points::tactic::{JumpPlace, Tactic};
 use crate::text::edit::{Edit, Lead, Point, Wanted};
 use crate::text::poke::Poke;
 use crate::text::sites::Sites;
@@ -19,7 +19,7 @@ use crate::text::word::WordWrite;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlaceState {
     /// How it is changed.
-    pub place: Place,
+    pub place: JumpPlace,
     /// Where its stubs continue: the detour.
     pub resume: Gva,
 }
@@ -56,12 +56,12 @@ impl Places {
     }
 
     /// Adds a place, whose original bytes stand there.
-    pub fn add(&mut self, place: Place, resume: Gva) {
+    pub fn add(&mut self, place: JumpPlace, resume: Gva) {
         self.all.insert(place.at, PlaceState { place, resume });
     }
 
     /// Forgets the places in text that is gone.
-    pub fn forget(&mut self, is_gone: impl Fn(&Place) -> bool) {
+    pub fn forget(&mut self, is_gone: impl Fn(&JumpPlace) -> bool) {
         self.all.retain(|_, state| !is_gone(&state.place));
     }
 
@@ -95,7 +95,7 @@ impl Places {
 /// [`StubTooFar`].
 pub fn plan(
     sites: &mut Sites,
-    place: &Place,
+    place: &JumpPlace,
     stub: Option<Gva>,
     recorded_by: SessionSet,
 ) -> Result<Vec<Edit>, StubTooFar> {

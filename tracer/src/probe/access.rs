@@ -4,7 +4,7 @@ use debuginfo::{Member, Place, Shape, Structure};
 use terms::expression::{Expression, Operator};
 use terms::nearest::{did_you_mean, nearest};
 
-use super::ProbeError;
+use super::BadProbe;
 use super::evaluate::{Evaluator, wrong};
 use super::expression::{Node, What};
 use super::typed::{Kind, Typed};
@@ -18,7 +18,7 @@ const REFERENCES_MAX: u32 = 4;
 
 impl Evaluator<'_> {
     /// What a pointer leads to.
-    pub(super) fn target(&self, of: Typed, text: &str) -> Result<Typed, ProbeError> {
+    pub(super) fn target(&self, of: Typed, text: &str) -> Result<Typed, BadProbe> {
         if let Some(Shape::Array { of: element, .. }) = self.shape(&of)? {
             return Ok(Typed::new(Kind::Of(element), of.place));
         }
@@ -38,7 +38,7 @@ impl Evaluator<'_> {
     }
 
     /// What a value points to, if it is a pointer.
-    pub(super) fn pointed(&self, of: &Typed) -> Result<Option<Kind>, ProbeError> {
+    pub(super) fn pointed(&self, of: &Typed) -> Result<Option<Kind>, BadProbe> {
         Ok(match (&of.kind, self.shape(of)?) {
             (Kind::Pointer(to), _) => Some((**to).clone()),
             (_, Some(Shape::Pointer(to))) => Some(to.map_or(Kind::Untyped, Kind::Of)),
@@ -48,7 +48,7 @@ impl Evaluator<'_> {
     }
 
     /// Bytes that a type has; of what nothing is known of, 1.
-    pub(super) fn size(&self, of: &Kind, text: &str) -> Result<u64, ProbeError> {
+    pub(super) fn size(&self, of: &Kind, text: &str) -> Result<u64, BadProbe> {
         match of {
             Kind::Untyped => Ok(1),
             Kind::Number(width) => Ok(u64::from(width.bits / 8)),
@@ -82,7 +82,7 @@ impl Evaluator<'_> {
     }
 
     /// A member of a structure, or of what a reference to one leads to.
-    pub(super) fn member(&self, of: Typed, name: &str, text: &str) -> Result<Typed, ProbeError> {
+    pub(super) fn member(&self, of: Typed, name: &str, text: &str) -> Result<Typed, BadProbe> {
         let mut of = of;
         for _ in 0..REFERENCES_MAX {
             match self.shape(&of)? {
@@ -108,7 +108,7 @@ impl Evaluator<'_> {
     }
 
     /// The member of this name, also of members without one.
-    fn find(&self, of: &Structure, name: &str, depth: u32) -> Result<Option<Member>, ProbeError> {
+    fn find(&self, of: &Structure, name: &str, depth: u32) -> Result<Option<Member>, BadProbe> {
         let is_it = |known: &str| known == name || known.strip_prefix("__") == Some(name);
         if let Some(found) = of.members.iter().find(|member| is_it(&member.name)) {
             return Ok(Some(found.clone()));
@@ -128,7 +128,7 @@ impl Evaluator<'_> {
         Ok(None)
     }
 
-    fn no_member(&self, of: &Structure, name: &str, text: &str) -> ProbeError {
+    fn no_member(&self, of: &Structure, name: &str, text: &str) -> BadProbe {
         let mut names = Vec::new();
         self.member_names(of, 0, &mut names);
         let known: Vec<String> = names.iter().take(LISTED_MAX).cloned().collect();
@@ -147,7 +147,7 @@ impl Evaluator<'_> {
             did_you_mean(&near).trim_end_matches('?'),
             known.join(", "),
         );
-        ProbeError::Member {
+        BadProbe::Member {
             text: text.to_owned(),
             name: name.to_owned(),
             why,
@@ -170,12 +170,7 @@ impl Evaluator<'_> {
     }
 
     /// A part of a structure.
-    pub(super) fn part(
-        &self,
-        of: &Typed,
-        member: &Member,
-        text: &str,
-    ) -> Result<Typed, ProbeError> {
+    pub(super) fn part(&self, of: &Typed, member: &Member, text: &str) -> Result<Typed, BadProbe> {
         let place = of.place.part(member.offset);
         Ok(Typed {
             kind: Kind::Of(member.of),
@@ -185,7 +180,7 @@ impl Evaluator<'_> {
     }
 
     /// An element of an array, of a slice, or of what a pointer leads to.
-    pub(super) fn index(&self, of: &Node, index: &Node) -> Result<Typed, ProbeError> {
+    pub(super) fn index(&self, of: &Node, index: &Node) -> Result<Typed, BadProbe> {
         let mut array = self.evaluate(of)?;
         if let Some(Shape::Structure(structure)) = self.shape(&array)?
             && let Some(slice) = structure.slice
@@ -239,7 +234,7 @@ impl Evaluator<'_> {
     }
 
     /// Where a value lies, as a pointer.
-    pub(super) fn address(&self, of: Typed, text: &str) -> Result<Typed, ProbeError> {
+    pub(super) fn address(&self, of: Typed, text: &str) -> Result<Typed, BadProbe> {
         let address = self.address_of(&of, text)?;
         Ok(Typed::new(
             Kind::Pointer(Box::new(of.kind)),
@@ -247,7 +242,7 @@ impl Evaluator<'_> {
         ))
     }
 
-    pub(super) fn address_of(&self, of: &Typed, text: &str) -> Result<Expression, ProbeError> {
+    pub(super) fn address_of(&self, of: &Typed, text: &str) -> Result<Expression, BadProbe> {
         match (&of.place, of.field) {
             (Place::Memory(address), None) => Ok(address.clone()),
             (Place::Memory(_), Some(_)) => Err(wrong(text, "is a bit field and has no address")),
@@ -268,7 +263,7 @@ impl Evaluator<'_> {
     }
 }
 
-fn huge(text: &str) -> ProbeError {
+fn huge(text: &str) -> BadProbe {
     wrong(text, "is larger than anything that can be")
 }
 
@@ -278,7 +273,7 @@ fn in_registers(
     number: &Expression,
     size: u64,
     text: &str,
-) -> Result<Place, ProbeError> {
+) -> Result<Place, BadProbe> {
     let Expression::Constant(number) = number else {
         let why = "is in registers: its elements have fixed numbers only";
         return Err(wrong(text, why));

@@ -1,14 +1,14 @@
 //! Which part of an expression an error is about that came up when the expression was worked out: what a user is to look at.
 
-use super::ProbeError;
+use super::BadProbe;
 use super::expression::{Fetch, Node, What};
 use debuginfo::DebugError;
 
 impl Fetch {
     /// Which byte of it an error is about.
-    pub fn wrong_at(&self, why: &ProbeError) -> usize {
+    pub fn wrong_at(&self, why: &BadProbe) -> usize {
         match (why, &self.format) {
-            (ProbeError::Format { .. }, Some(format)) => format.at,
+            (BadProbe::Format { .. }, Some(format)) => format.at,
             _ => self.node.wrong_at(why),
         }
     }
@@ -16,10 +16,10 @@ impl Fetch {
 
 impl Node {
     /// Which byte of the text that it is a part of an error is about.
-    pub fn wrong_at(&self, why: &ProbeError) -> usize {
+    pub fn wrong_at(&self, why: &BadProbe) -> usize {
         let found = match why {
-            ProbeError::Member { name, .. } => self.find(&|node| node.member_at(name)),
-            ProbeError::Structure { name, .. } => self.find(&|node| node.cast_at(name)),
+            BadProbe::Member { name, .. } => self.find(&|node| node.member_at(name)),
+            BadProbe::Structure { name, .. } => self.find(&|node| node.cast_at(name)),
             _ => subject(why).and_then(|text| self.find(&|node| node.is_called(text))),
         };
         found.unwrap_or(self.at)
@@ -69,15 +69,15 @@ impl Node {
 }
 
 /// The words that an error is about.
-fn subject(why: &ProbeError) -> Option<&str> {
+fn subject(why: &BadProbe) -> Option<&str> {
     match why {
-        ProbeError::Value { text, .. } => Some(text),
-        ProbeError::Debug(
+        BadProbe::Value { text, .. } => Some(text),
+        BadProbe::Debug(
             DebugError::Variable { name, .. }
             | DebugError::OptimisedOut { name, .. }
             | DebugError::Place { name, .. },
         ) => Some(name),
-        ProbeError::Debug(DebugError::Absent { what } | DebugError::Unread { what, .. }) => {
+        BadProbe::Debug(DebugError::Absent { what } | DebugError::Unread { what, .. }) => {
             Some(what.trim_matches('`'))
         }
         _ => None,

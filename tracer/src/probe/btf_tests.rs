@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use terms::expression::{Expression, Operator};
 
 use crate::capture::Source;
-use crate::probe::{ProbeError, parse, resolve};
+use crate::probe::{BadProbe, parse, resolve};
 
 /// `int vfs_open(const struct path *path, struct file *file, ...)` and `void sync(long flags, double, bool)`, with what
 /// `vfs_open` leads to.
@@ -68,7 +68,7 @@ fn image(section: &[u8]) -> (Image, DebugInfo) {
 }
 
 /// The values of a probe, each as name, type and number or address.
-fn values(section: &[u8], text: &str) -> Result<Vec<(String, String, Expression)>, ProbeError> {
+fn values(section: &[u8], text: &str) -> Result<Vec<(String, String, Expression)>, BadProbe> {
     let (image, debug) = image(section);
     let found = resolve(&image, Some(&debug), &parse(text)?)?.remove(0);
     let values = found.capture.values.into_iter().map(|value| {
@@ -285,7 +285,7 @@ fn errors_of_casts_and_of_what_processors_own_point_at_their_place() {
     ] {
         let text = format!("vfs_open x={text}");
         let error = values(&section, &text).unwrap_err();
-        let ProbeError::At { column: found, .. } = error else {
+        let BadProbe::At { column: found, .. } = error else {
             panic!("{text}: {error}");
         };
         assert!(error.to_string().contains(message), "{text}: {error}");

@@ -4,7 +4,7 @@
 use debuginfo::{DebugError, Place, Shape};
 use terms::expression::Expression;
 
-use super::ProbeError;
+use super::BadProbe;
 use super::evaluate::{Evaluator, wrong};
 use super::expression::{Cast, Node, Parser};
 use super::token::Word;
@@ -69,7 +69,7 @@ impl Parser<'_> {
 
 impl Evaluator<'_> {
     /// A pointer, as one to what the cast says.
-    pub(super) fn cast(&self, of: &Node, cast: &Cast) -> Result<Typed, ProbeError> {
+    pub(super) fn cast(&self, of: &Node, cast: &Cast) -> Result<Typed, BadProbe> {
         let debug = self.debug.ok_or_else(|| DebugError::Absent {
             what: format!("`{}`", cast.to),
         })?;
@@ -78,8 +78,8 @@ impl Evaluator<'_> {
         let to = to.ok_or_else(|| {
             let near = debug.structures_like(btf, &cast.to);
             match debug.unread_names().filter(|_| near.is_empty()) {
-                Some(why) => ProbeError::Debug(why.clone()),
-                None => ProbeError::Structure {
+                Some(why) => BadProbe::Debug(why.clone()),
+                None => BadProbe::Structure {
                     name: cast.to.clone(),
                     near,
                 },
@@ -96,7 +96,7 @@ impl Evaluator<'_> {
     }
 
     /// How many bytes of a structure are before a member of it.
-    fn distance(&self, of: &Kind, names: &[String], text: &str) -> Result<i64, ProbeError> {
+    fn distance(&self, of: &Kind, names: &[String], text: &str) -> Result<i64, BadProbe> {
         // As if it lay at 0: members know how to be found.
         let zero = Place::Memory(Expression::Constant(0));
         let mut at = Typed::new(of.clone(), zero);

@@ -2,7 +2,7 @@
 
 use terms::expression::Expression;
 
-use super::ProbeError;
+use super::BadProbe;
 use super::evaluate::Evaluator;
 use super::expression::{Node, What};
 use super::resolve::Capturing;
@@ -10,7 +10,7 @@ use crate::capture::Condition;
 
 impl Evaluator<'_> {
     /// Whether an expression is true.
-    pub(super) fn condition(&self, node: &Node) -> Result<Condition, ProbeError> {
+    pub(super) fn condition(&self, node: &Node) -> Result<Condition, BadProbe> {
         match &node.what {
             What::Binary("&&", left, right) => {
                 let mut all = Vec::new();
@@ -42,13 +42,13 @@ impl Evaluator<'_> {
         }
     }
 
-    fn non_zero(&self, node: &Node) -> Result<Condition, ProbeError> {
+    fn non_zero(&self, node: &Node) -> Result<Condition, BadProbe> {
         let (value, _): (Expression, _) = self.number(node)?;
         Ok(Condition::NonZero(value))
     }
 
     /// A comparison with text, if it is one.
-    fn compared(&self, left: &Node, right: &Node) -> Result<Option<Condition>, ProbeError> {
+    fn compared(&self, left: &Node, right: &Node) -> Result<Option<Condition>, BadProbe> {
         let (of, text) = match (&left.what, &right.what) {
             (_, What::Text(text)) => (left, text),
             (What::Text(text), _) => (right, text),

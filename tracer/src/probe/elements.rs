@@ -3,7 +3,7 @@
 use debuginfo::Place;
 use terms::field::FieldType;
 
-use super::ProbeError;
+use super::BadProbe;
 use super::evaluate::wrong;
 use super::expression::Format;
 use super::resolve::Capturing;
@@ -33,11 +33,11 @@ impl Format {
     }
 
     /// Bytes from one to the next.
-    fn stride(&self) -> Result<u64, ProbeError> {
+    fn stride(&self) -> Result<u64, BadProbe> {
         if self.name == "string" {
             return Ok(POINTER);
         }
-        let kind = FieldType::named(&self.name).ok_or_else(|| ProbeError::Format {
+        let kind = FieldType::named(&self.name).ok_or_else(|| BadProbe::Format {
             name: self.name.clone(),
         })?;
         Ok(kind.bytes().into())
@@ -52,7 +52,7 @@ impl Capturing<'_> {
         value: &Typed,
         format: &Format,
         text: &str,
-    ) -> Result<Option<Vec<Captured>>, ProbeError> {
+    ) -> Result<Option<Vec<Captured>>, BadProbe> {
         let Some((count, one)) = format.elements() else {
             return Ok(None);
         };

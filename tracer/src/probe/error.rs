@@ -6,14 +6,14 @@ use terms::nearest::did_you_mean;
 
 /// Why there is no such probe.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ProbeError {
+pub enum BadProbe {
     /// Where in the text it is.
     #[error("{why}")]
     At {
         /// Which character, from 1.
         column: usize,
         /// What is wrong there.
-        why: Box<ProbeError>,
+        why: Box<BadProbe>,
     },
     /// No text.
     #[error(
@@ -184,7 +184,7 @@ pub enum ProbeError {
     },
 }
 
-impl ProbeError {
+impl BadProbe {
     /// Which character of the probe's text is wrong, from 1.
     #[must_use]
     pub const fn column(&self) -> Option<usize> {

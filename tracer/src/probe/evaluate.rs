@@ -6,7 +6,7 @@ use image::Image;
 use image::symbol::SymbolKind;
 use terms::expression::{Expression, Operator};
 
-use super::ProbeError;
+use super::BadProbe;
 use super::expression::{Node, What};
 use super::places::Point;
 use super::typed::{Kind, Typed, Width};
@@ -26,8 +26,8 @@ pub(super) struct Evaluator<'a> {
 }
 
 /// What is wrong with a part of an expression.
-pub(super) fn wrong(text: &str, why: impl Into<String>) -> ProbeError {
-    ProbeError::Value {
+pub(super) fn wrong(text: &str, why: impl Into<String>) -> BadProbe {
+    BadProbe::Value {
         text: text.to_owned(),
         why: why.into(),
     }
@@ -48,7 +48,7 @@ pub(crate) fn argument(number: u8) -> Place {
 }
 
 impl Evaluator<'_> {
-    pub fn evaluate(&self, node: &Node) -> Result<Typed, ProbeError> {
+    pub fn evaluate(&self, node: &Node) -> Result<Typed, BadProbe> {
         Ok(match &node.what {
             What::Number(number, other) => {
                 let width = Width::written(*number, *other);
@@ -91,7 +91,7 @@ impl Evaluator<'_> {
         })
     }
 
-    fn named(&self, name: &str) -> Result<Typed, ProbeError> {
+    fn named(&self, name: &str) -> Result<Typed, BadProbe> {
         let found = match self.point {
             Point::Return(_) => Err(DebugError::Absent {
                 what: format!("`{name}`"),
@@ -131,7 +131,7 @@ impl Evaluator<'_> {
         Some(Typed::new(Kind::Untyped, place))
     }
 
-    fn returned(&self) -> Result<Typed, ProbeError> {
+    fn returned(&self) -> Result<Typed, BadProbe> {
         if !matches!(self.point, Point::Return(_)) {
             let why = "is there at a function's return: FUNCTION%return";
             return Err(wrong("$retval", why));
@@ -147,7 +147,7 @@ impl Evaluator<'_> {
         }
     }
 
-    fn argument(&self, number: u8) -> Result<Typed, ProbeError> {
+    fn argument(&self, number: u8) -> Result<Typed, BadProbe> {
         let text = format!("$arg{number}");
         if !matches!(self.point, Point::Entry(_)) {
             let why = "arguments are where the calling convention says at a function's first instruction only";
@@ -165,7 +165,7 @@ impl Evaluator<'_> {
         }
     }
 
-    fn unary(&self, sign: &str, of: &Node) -> Result<Typed, ProbeError> {
+    fn unary(&self, sign: &str, of: &Node) -> Result<Typed, BadProbe> {
         let (value, width) = self.number(of)?;
         let zero = Expression::Constant(0);
         Ok(match sign {
@@ -181,7 +181,7 @@ impl Evaluator<'_> {
         sign: &str,
         left: &Node,
         right: &Node,
-    ) -> Result<Typed, ProbeError> {
+    ) -> Result<Typed, BadProbe> {
         if matches!(sign, "&&" | "||") {
             let (left, right) = (self.is_true(left)?, self.is_true(right)?);
             let operator = match sign {
@@ -232,7 +232,7 @@ impl Evaluator<'_> {
         &self,
         left: &Side<'_>,
         right: &Side<'_>,
-    ) -> Result<((Expression, Width), (Expression, Width)), ProbeError> {
+    ) -> Result<((Expression, Width), (Expression, Width)), BadProbe> {
         let by_name = |of: &Side<'_>, name: &Side<'_>| {
             let What::Name(name) = &name.node.what else {
                 return None;
@@ -263,7 +263,7 @@ impl Evaluator<'_> {
     }
 
     /// Whether a number is not zero, as 1 or 0.
-    fn is_true(&self, node: &Node) -> Result<Expression, ProbeError> {
+    fn is_true(&self, node: &Node) -> Result<Expression, BadProbe> {
         let (value, _) = self.number(node)?;
         let zero = Expression::Constant(0);
         Ok(Expression::apply(Operator::NotEqual, value, zero))
@@ -275,7 +275,7 @@ impl Evaluator<'_> {
         sign: &str,
         left: &Side<'_>,
         right: &Side<'_>,
-    ) -> Result<Option<Typed>, ProbeError> {
+    ) -> Result<Option<Typed>, BadProbe> {
         let (Ok(first), Ok(second)) = (&left.value, &right.value) else {
             return Ok(None);
         };
@@ -307,13 +307,13 @@ impl Evaluator<'_> {
     }
 
     /// The number that an expression is.
-    pub fn number(&self, node: &Node) -> Result<(Expression, Width), ProbeError> {
+    pub fn number(&self, node: &Node) -> Result<(Expression, Width), BadProbe> {
         let value = self.evaluate(node)?;
         self.value(&value, &node.text)
     }
 
     /// The number that a value is, and what it is promoted to.
-    pub fn value(&self, of: &Typed, text: &str) -> Result<(Expression, Width), ProbeError> {
+    pub fn value(&self, of: &Typed, text: &str) -> Result<(Expression, Width), BadProbe> {
         if let (Kind::Number(width), Place::Value(value)) = (&of.kind, &of.place) {
             return Ok((value.clone(), *width));
         }
@@ -356,7 +356,7 @@ impl Evaluator<'_> {
         bits: u8,
         signed: bool,
         text: &str,
-    ) -> Result<Expression, ProbeError> {
+    ) -> Result<Expression, BadProbe> {
         place.number(0, bits, signed).map_err(|why| match why {
             NoBits::OptimisedOut => wrong(text, "is optimised out here, or a part of it is"),
             NoBits::Odd => wrong(text, "lies so that no number holds it"),
@@ -364,14 +364,14 @@ impl Evaluator<'_> {
     }
 
     /// What debug information says of a value's type; nothing of what has none.
-    pub fn shape(&self, of: &Typed) -> Result<Option<Shape>, ProbeError> {
+    pub fn shape(&self, of: &Typed) -> Result<Option<Shape>, BadProbe> {
         match of.kind {
             Kind::Of(id) => self.shape_of(id).map(Some),
             _ => Ok(None),
         }
     }
 
-    pub fn shape_of(&self, id: TypeId) -> Result<Shape, ProbeError> {
+    pub fn shape_of(&self, id: TypeId) -> Result<Shape, BadProbe> {
         let debug = self.debug.ok_or_else(|| DebugError::Absent {
             what: "types".to_owned(),
         })?;
@@ -382,7 +382,7 @@ impl Evaluator<'_> {
 /// One side of an operator, and what it is.
 struct Side<'n> {
     node: &'n Node,
-    value: Result<Typed, ProbeError>,
+    value: Result<Typed, BadProbe>,
 }
 
 impl<'n> Side<'n> {
@@ -394,7 +394,7 @@ impl<'n> Side<'n> {
         }
     }
 
-    fn value(&self) -> Result<&Typed, ProbeError> {
+    fn value(&self) -> Result<&Typed, BadProbe> {
         self.value.as_ref().map_err(Clone::clone)
     }
 }

@@ -1,6 +1,6 @@
 //! Expressions as C and Rust write them, as a tree.
 
-use super::ProbeError;
+use super::BadProbe;
 use super::misfit::Misfit;
 use super::token::{Token, Word, tokens};
 
@@ -210,7 +210,7 @@ impl<'a> Parser<'a> {
         let token = self.tokens.get(self.next);
         Misfit {
             at: token.map_or(self.text.len(), |token| token.start),
-            why: ProbeError::Syntax {
+            why: BadProbe::Syntax {
                 text: self.text.to_owned(),
                 what,
             },
@@ -407,7 +407,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-fn special(name: &str) -> Result<What, ProbeError> {
+fn special(name: &str) -> Result<What, BadProbe> {
     match name {
         "retval" => return Ok(What::Returned),
         "current" => return Ok(What::Current),
@@ -416,11 +416,9 @@ fn special(name: &str) -> Result<What, ProbeError> {
     }
     let number = name.strip_prefix("arg").and_then(|rest| rest.parse().ok());
     let number = number.filter(|number| (1..=ARGUMENTS_MAX).contains(number));
-    number
-        .map(What::Argument)
-        .ok_or_else(|| ProbeError::Special {
-            name: name.to_owned(),
-        })
+    number.map(What::Argument).ok_or_else(|| BadProbe::Special {
+        name: name.to_owned(),
+    })
 }
 
 /// Arguments that can be named by their number.

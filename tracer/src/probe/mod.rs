@@ -59,7 +59,7 @@ mod tests;
 mod token;
 mod typed;
 
-pub use error::ProbeError;
+pub use error::BadProbe;
 pub use parameters::{parameters, return_value};
 pub use places::Point;
 pub use request::{Request, parse};

@@ -7,7 +7,7 @@ use image::Image;
 use terms::addr::Gva;
 use terms::expression::{Expression, Operator};
 
-use super::ProbeError;
+use super::BadProbe;
 use super::evaluate::{Evaluator, wrong};
 use super::expression::{OfCpu, Parser};
 use super::misfit::Misfit;
@@ -52,7 +52,7 @@ impl Parser<'_> {
 
 impl Evaluator<'_> {
     /// A processor's own variable, or its address.
-    pub(super) fn of_cpu(&self, wanted: &OfCpu) -> Result<Typed, ProbeError> {
+    pub(super) fn of_cpu(&self, wanted: &OfCpu) -> Result<Typed, BadProbe> {
         let name = &wanted.name;
         let at = own_symbol(self.image, name).ok_or_else(|| {
             let why = "is no variable of which each processor has its own";
@@ -76,7 +76,7 @@ impl Evaluator<'_> {
     }
 
     /// The task that runs.
-    pub(super) fn current(&self) -> Result<Typed, ProbeError> {
+    pub(super) fn current(&self) -> Result<Typed, BadProbe> {
         let at = own_word(self.image, TASK).or_else(|| hot_task(self));
         let at = at.ok_or_else(|| {
             let why = format!("cannot be found: the kernel has neither `{TASK}` nor `{HOT}`");

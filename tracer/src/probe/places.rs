@@ -10,7 +10,7 @@ use terms::function::Function;
 use terms::function::FunctionId;
 use terms::nearest::nearest;
 
-use super::ProbeError;
+use super::BadProbe;
 use super::request::{Request, Spec};
 
 /// Where a probe is hit.
@@ -77,7 +77,7 @@ pub(super) fn points(
     image: &Image,
     debug: Option<&DebugInfo>,
     request: &Request,
-) -> Result<(Arc<str>, Vec<Point>), ProbeError> {
+) -> Result<(Arc<str>, Vec<Point>), BadProbe> {
     let (place, module) = (&request.place, request.module());
     match &request.spec {
         Spec::Function { name, offset: 0 } => {
@@ -112,14 +112,14 @@ fn line_points(
     debug: Option<&DebugInfo>,
     file: &str,
     line: u64,
-) -> Result<(Arc<str>, Vec<Point>), ProbeError> {
+) -> Result<(Arc<str>, Vec<Point>), BadProbe> {
     let name = format!("{file}:{line}");
     let debug = debug.ok_or_else(|| DebugError::Absent { what: name.clone() })?;
     let addresses = debug.line(file, line)?;
     let points = addresses.iter().map(|at| point_at(image, *at));
     let points: Vec<Point> = points.collect();
     if let Some(at) = addresses.iter().find(|at| !image.is_text(**at, 1)) {
-        return Err(ProbeError::Debug(DebugError::Elsewhere {
+        return Err(BadProbe::Debug(DebugError::Elsewhere {
             file: file.to_owned(),
             line,
             at: *at,
@@ -129,11 +129,7 @@ fn line_points(
 }
 
 /// Every function that is called so; of a module, if one is named.
-fn functions(
-    image: &Image,
-    module: Option<&str>,
-    name: &str,
-) -> Result<Vec<FunctionId>, ProbeError> {
+fn functions(image: &Image, module: Option<&str>, name: &str) -> Result<Vec<FunctionId>, BadProbe> {
     let is_meant = |function: &Function| module.is_none() || function.module.as_deref() == module;
     let all = || {
         let all = (0..).map(FunctionId).zip(&image.functions);
@@ -149,7 +145,7 @@ fn functions(
     }
     if found.is_empty() {
         let names = all().flat_map(|(_, function)| function.names());
-        return Err(ProbeError::Function {
+        return Err(BadProbe::Function {
             name: name.to_owned(),
             near: nearest(name, names, 3),
         });
@@ -157,9 +153,9 @@ fn functions(
     Ok(found)
 }
 
-fn address_point(image: &Image, place: &str, at: Gva) -> Result<Point, ProbeError> {
+fn address_point(image: &Image, place: &str, at: Gva) -> Result<Point, BadProbe> {
     if !image.is_text(at, 1) {
-        return Err(ProbeError::NotText { address: at });
+        return Err(BadProbe::NotText { address: at });
     }
     let Some(id) = image.function_at(at) else {
         return Ok(point_at(image, at));
@@ -180,7 +176,7 @@ fn point_at(image: &Image, at: Gva) -> Point {
 }
 
 /// The instruction `offset` bytes into a function, if one begins there.
-fn within(image: &Image, place: &str, id: FunctionId, offset: u64) -> Result<Point, ProbeError> {
+fn within(image: &Image, place: &str, id: FunctionId, offset: u64) -> Result<Point, BadProbe> {
     let Function {
         address,
         size,
@@ -188,7 +184,7 @@ fn within(image: &Image, place: &str, id: FunctionId, offset: u64) -> Result<Poi
         ..
     } = image.function(id).cloned().unwrap_or_default();
     let at = address.checked_add(offset).filter(|_| offset < size);
-    let at = at.ok_or_else(|| ProbeError::PastEnd {
+    let at = at.ok_or_else(|| BadProbe::PastEnd {
         place: place.to_owned(),
         size,
     })?;
@@ -203,14 +199,14 @@ fn within(image: &Image, place: &str, id: FunctionId, offset: u64) -> Result<Poi
             start,
             end,
             instruction,
-        } => Err(ProbeError::InsideInstruction {
+        } => Err(BadProbe::InsideInstruction {
             place,
             function,
             instruction,
             start: start.0 - address.0,
             end: end.0.wrapping_sub(address.0),
         }),
-        Boundary::Unknown(bad) => Err(ProbeError::NoInstruction {
+        Boundary::Unknown(bad) => Err(BadProbe::NoInstruction {
             place,
             function,
             bad: bad.0 - address.0,

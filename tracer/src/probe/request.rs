@@ -1,6 +1,6 @@
 //! A probe's text, taken apart.
 
-use super::ProbeError;
+use super::BadProbe;
 use super::expression::{Fetch, Node, condition, fetch};
 use super::misfit::Misfit;
 use super::token::value_of;
@@ -67,18 +67,18 @@ impl Request {
 /// Reads `SPEC [FETCH...] [if CONDITION]`, see the module.
 ///
 /// # Errors
-/// A [`ProbeError`] that says what makes no sense. Whether the things that are named exist is the
+/// A [`BadProbe`] that says what makes no sense. Whether the things that are named exist is the
 /// concern of [`resolve`](super::resolve).
-pub fn parse(text: &str) -> Result<Request, ProbeError> {
+pub fn parse(text: &str) -> Result<Request, BadProbe> {
     if text.len() > TEXT_MAX {
-        return Err(ProbeError::TooLong {
+        return Err(BadProbe::TooLong {
             length: text.len(),
             max: TEXT_MAX,
         });
     }
     let place_at = text.len() - text.trim_start().len();
     let trimmed = text.trim();
-    let at_place = |why: ProbeError| why.at(text, place_at);
+    let at_place = |why: BadProbe| why.at(text, place_at);
     let (place, rest) = first_word(trimmed).map_err(at_place)?;
     let rest_at = place_at + trimmed.len() - rest.len();
     let words = words(rest);
@@ -89,7 +89,7 @@ pub fn parse(text: &str) -> Result<Request, ProbeError> {
         let wanted = wanted(word).map_err(|misfit| misfit.within(text, at))?;
         Ok((at, wanted))
     });
-    let fetches = fetches.collect::<Result<_, ProbeError>>()?;
+    let fetches = fetches.collect::<Result<_, BadProbe>>()?;
     let condition = match condition_at.and_then(|index| words.get(index)) {
         None => None,
         Some((at, _)) => Some(conditional(text, rest_at + at)?),
@@ -98,7 +98,7 @@ pub fn parse(text: &str) -> Result<Request, ProbeError> {
     let spec = spec(in_module).map_err(at_place)?;
     if let (Some(_), Spec::Line { .. } | Spec::Address(_)) = (module, &spec) {
         let what = "expected FUNCTION, FUNCTION+OFFSET or FUNCTION%return after the module";
-        let why = ProbeError::Syntax {
+        let why = BadProbe::Syntax {
             text: place.clone(),
             what: what.to_owned(),
         };
@@ -123,11 +123,11 @@ fn wanted(word: &str) -> Result<Wanted, Misfit> {
 }
 
 /// The condition after the `if` at this byte of the text.
-fn conditional(text: &str, at: usize) -> Result<(usize, Node), ProbeError> {
+fn conditional(text: &str, at: usize) -> Result<(usize, Node), BadProbe> {
     let after = text.get(at + 2..).unwrap_or_default();
     let written = after.trim();
     if written.is_empty() {
-        let why = ProbeError::Syntax {
+        let why = BadProbe::Syntax {
             text: "if".to_owned(),
             what: "has no condition after it".to_owned(),
         };
@@ -140,10 +140,10 @@ fn conditional(text: &str, at: usize) -> Result<(usize, Node), ProbeError> {
 
 /// The place and what is after it. Names with blanks in them (Rust's `<T as Trait>::f`) stand between
 /// angle brackets, or in quotes.
-fn first_word(text: &str) -> Result<(String, &str), ProbeError> {
+fn first_word(text: &str) -> Result<(String, &str), BadProbe> {
     if let Some(rest) = text.strip_prefix(['\'', '"']) {
         let quote = text.chars().next().unwrap_or('"');
-        let (place, rest) = rest.split_once(quote).ok_or_else(|| ProbeError::Syntax {
+        let (place, rest) = rest.split_once(quote).ok_or_else(|| BadProbe::Syntax {
             text: text.to_owned(),
             what: "has no closing quote".to_owned(),
         })?;
@@ -165,7 +165,7 @@ fn first_word(text: &str) -> Result<(String, &str), ProbeError> {
         }
     }
     match text {
-        "" => Err(ProbeError::Empty),
+        "" => Err(BadProbe::Empty),
         _ => Ok((text.to_owned(), "")),
     }
 }
@@ -209,8 +209,8 @@ fn words(text: &str) -> Vec<(usize, &str)> {
 }
 
 /// What of a place names a module, and what is left: `mod:MODULE:PLACE`, as in filters, or `MODULE:PLACE`, as the kernel has it.
-fn module(place: &str) -> Result<(Option<&str>, &str), ProbeError> {
-    let wrong = || ProbeError::Syntax {
+fn module(place: &str) -> Result<(Option<&str>, &str), BadProbe> {
+    let wrong = || BadProbe::Syntax {
         text: place.to_owned(),
         what: "expected mod:MODULE:FUNCTION".to_owned(),
     };
@@ -235,13 +235,13 @@ fn module(place: &str) -> Result<(Option<&str>, &str), ProbeError> {
     Ok(named.map_or((None, place), |(name, function)| (Some(name), function)))
 }
 
-fn spec(place: &str) -> Result<Spec, ProbeError> {
-    let wrong = |what: &str| ProbeError::Syntax {
+fn spec(place: &str) -> Result<Spec, BadProbe> {
+    let wrong = |what: &str| BadProbe::Syntax {
         text: place.to_owned(),
         what: what.to_owned(),
     };
     if place.is_empty() {
-        return Err(ProbeError::Empty);
+        return Err(BadProbe::Empty);
     }
     if place.starts_with(|char: char| char.is_ascii_digit()) {
         let (address, _) = value_of(place).ok_or_else(|| wrong("is no address of 64 bits"))?;

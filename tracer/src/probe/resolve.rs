@@ -6,7 +6,7 @@ use debuginfo::{DebugInfo, Place, Shape};
 use image::Image;
 use terms::field::FieldType;
 
-use super::ProbeError;
+use super::BadProbe;
 use super::evaluate::{Evaluator, typed, wrong};
 use super::expression::{Fetch, Format, What};
 use super::places::{Point, points};
@@ -42,12 +42,12 @@ pub struct Resolved {
 /// Finds the places and the values of a request. All places of one request have the same values, by name and type.
 ///
 /// # Errors
-/// A [`ProbeError`] that says what there is not, what comes near, and what works.
+/// A [`BadProbe`] that says what there is not, what comes near, and what works.
 pub fn resolve(
     image: &Image,
     debug: Option<&DebugInfo>,
     request: &Request,
-) -> Result<Vec<Resolved>, ProbeError> {
+) -> Result<Vec<Resolved>, BadProbe> {
     let places = points(image, debug, request);
     let (name, points) =
         places.map_err(|why| why.at(&request.text, request.place_at + offset_at(request)))?;
@@ -63,7 +63,7 @@ pub fn resolve(
             capture: Capturing(evaluator).capture(request)?,
         })
     });
-    let resolved = resolved.collect::<Result<Vec<_>, ProbeError>>()?;
+    let resolved = resolved.collect::<Result<Vec<_>, BadProbe>>()?;
     check_same(image, request, &resolved)?;
     Ok(resolved)
 }
@@ -76,7 +76,7 @@ fn offset_at(request: &Request) -> usize {
     }
 }
 
-fn check_same(image: &Image, request: &Request, all: &[Resolved]) -> Result<(), ProbeError> {
+fn check_same(image: &Image, request: &Request, all: &[Resolved]) -> Result<(), BadProbe> {
     let Some((first, rest)) = all.split_first() else {
         return Ok(());
     };
@@ -94,7 +94,7 @@ fn check_same(image: &Image, request: &Request, all: &[Resolved]) -> Result<(), 
                 Point::At { at, .. } => at,
                 _ => start.unwrap_or_default(),
             };
-            return Err(ProbeError::Different {
+            return Err(BadProbe::Different {
                 place: request.place.clone(),
                 count: all.len(),
                 name,
@@ -110,7 +110,7 @@ fn check_same(image: &Image, request: &Request, all: &[Resolved]) -> Result<(), 
 pub(super) struct Capturing<'a>(pub Evaluator<'a>);
 
 impl Capturing<'_> {
-    fn capture(&self, request: &Request) -> Result<Capture, ProbeError> {
+    fn capture(&self, request: &Request) -> Result<Capture, BadProbe> {
         let text = &request.text;
         let mut values: Vec<Captured> = Vec::new();
         for (at, wanted) in &request.fetches {
@@ -124,13 +124,13 @@ impl Capturing<'_> {
             for new in more? {
                 if values.iter().any(|value| value.name == new.name) {
                     let name = new.name.to_string();
-                    return Err(ProbeError::SameName { name }.at(text, *at));
+                    return Err(BadProbe::SameName { name }.at(text, *at));
                 }
                 values.push(new);
             }
         }
         if values.len() > VALUES_MAX {
-            return Err(ProbeError::TooMany {
+            return Err(BadProbe::TooMany {
                 count: values.len(),
                 max: VALUES_MAX,
             });
@@ -147,7 +147,7 @@ impl Capturing<'_> {
     }
 
     /// All parameters that can be captured.
-    fn arguments(&self) -> Result<Vec<Captured>, ProbeError> {
+    fn arguments(&self) -> Result<Vec<Captured>, BadProbe> {
         if matches!(self.0.point, Point::Return(_)) {
             let why =
                 "parameters are gone at a function's return: probe the function itself for them";
@@ -157,7 +157,7 @@ impl Capturing<'_> {
         let mut values = Vec::new();
         let mut refused = None;
         for parameter in parameters {
-            let captured = parameter.map_err(ProbeError::from).and_then(|variable| {
+            let captured = parameter.map_err(BadProbe::from).and_then(|variable| {
                 let name = variable.name.clone();
                 self.all_of(&name, &typed(variable), None, &name)
             });
@@ -179,7 +179,7 @@ impl Capturing<'_> {
         value: &Typed,
         format: Option<&Format>,
         text: &str,
-    ) -> Result<Vec<Captured>, ProbeError> {
+    ) -> Result<Vec<Captured>, BadProbe> {
         if let Some(Shape::Structure(structure)) = self.0.shape(value)?
             && structure.slice.is_none()
             && structure.variant.is_none()
@@ -201,7 +201,7 @@ impl Capturing<'_> {
     }
 
     /// `$stack` or `$stack[BYTES]`, if that is what is wanted.
-    fn stack(&self, fetch: &Fetch) -> Result<Option<Captured>, ProbeError> {
+    fn stack(&self, fetch: &Fetch) -> Result<Option<Captured>, BadProbe> {
         let bytes = match &fetch.node.what {
             What::Stack => STACK_KEPT,
             What::Index(of, bytes) => match (&of.what, &bytes.what) {
@@ -245,7 +245,7 @@ impl Capturing<'_> {
         }))
     }
 
-    fn fetched(&self, fetch: &Fetch) -> Result<Vec<Captured>, ProbeError> {
+    fn fetched(&self, fetch: &Fetch) -> Result<Vec<Captured>, BadProbe> {
         if let Some(stack) = self.stack(fetch)? {
             return Ok(vec![stack]);
         }
@@ -266,7 +266,7 @@ impl Capturing<'_> {
         value: &Typed,
         format: Option<&Format>,
         text: &str,
-    ) -> Result<Captured, ProbeError> {
+    ) -> Result<Captured, BadProbe> {
         let (kind, source) = match format {
             Some(format) => self.formatted(value, format, text)?,
             None => self.plain(value, text)?,
@@ -284,8 +284,8 @@ impl Capturing<'_> {
         value: &Typed,
         format: &Format,
         text: &str,
-    ) -> Result<(FieldType, Source), ProbeError> {
-        let unknown = || ProbeError::Format {
+    ) -> Result<(FieldType, Source), BadProbe> {
+        let unknown = || BadProbe::Format {
             name: format.name.clone(),
         };
         if format.name == "string" && format.count.is_none() {
@@ -318,7 +318,7 @@ impl Capturing<'_> {
     }
 
     /// As its type says.
-    fn plain(&self, value: &Typed, text: &str) -> Result<(FieldType, Source), ProbeError> {
+    fn plain(&self, value: &Typed, text: &str) -> Result<(FieldType, Source), BadProbe> {
         let named = |name: &str| FieldType::named(name).ok_or_else(|| wrong(text, "has no type"));
         let shape = self.0.shape(value)?;
         let kind = match (&value.kind, shape) {
@@ -379,12 +379,7 @@ impl Capturing<'_> {
     }
 
     /// Bytes as they are.
-    fn raw(
-        &self,
-        value: &Typed,
-        bytes: u64,
-        text: &str,
-    ) -> Result<(FieldType, Source), ProbeError> {
+    fn raw(&self, value: &Typed, bytes: u64, text: &str) -> Result<(FieldType, Source), BadProbe> {
         if !matches!(value.place, Place::Memory(_)) {
             let named = [(1, "x8"), (2, "x16"), (4, "x32"), (8, "x64")];
             let fits = named.iter().find(|(size, _)| *size == bytes);
@@ -408,11 +403,7 @@ impl Capturing<'_> {
     }
 
     /// The text that a value is or points to, and how long it can be.
-    pub(super) fn text(
-        &self,
-        value: &Typed,
-        text: &str,
-    ) -> Result<(Text, Option<u16>), ProbeError> {
+    pub(super) fn text(&self, value: &Typed, text: &str) -> Result<(Text, Option<u16>), BadProbe> {
         let shape = self.0.shape(value)?;
         match (&value.kind, shape) {
             (_, Some(Shape::Structure(structure))) => {

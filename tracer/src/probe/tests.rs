@@ -7,7 +7,7 @@ use terms::addr::Gva;
 use terms::expression::{Expression, Operator};
 use terms::function::FunctionId;
 
-use super::{Point, ProbeError, Resolved, parse, resolve};
+use super::{BadProbe, Point, Resolved, parse, resolve};
 use crate::capture::{Condition, Source, Text};
 
 /// push rbp; mov rbp, rsp; ret, twice; and a word of data.
@@ -24,7 +24,7 @@ fn guest() -> (Image, DebugInfo) {
     (image, DebugInfo::read(Arc::new(file), None).unwrap())
 }
 
-fn resolved(text: &str) -> Result<Vec<Resolved>, ProbeError> {
+fn resolved(text: &str) -> Result<Vec<Resolved>, BadProbe> {
     let (image, debug) = guest();
     resolve(&image, Some(&debug), &parse(text)?)
 }

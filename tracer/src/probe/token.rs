@@ -2,7 +2,7 @@
 
 use insn::operand::register_named;
 
-use super::ProbeError;
+use super::BadProbe;
 use super::misfit::Misfit;
 
 /// A word of an expression.
@@ -70,7 +70,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Token>, Misfit> {
         } else {
             let found = SIGNS.iter().find(|sign| rest.starts_with(**sign));
             let sign = found.ok_or_else(|| {
-                here(ProbeError::Syntax {
+                here(BadProbe::Syntax {
                     text: text.to_owned(),
                     what: format!("`{first}` means nothing here"),
                 })
@@ -141,7 +141,7 @@ fn piece_from(text: &str, start: usize) -> &str {
 }
 
 /// A number in the bases of C and Rust; after a dot, the number of a field.
-fn number(text: &str, field: bool) -> Result<(Word, usize), ProbeError> {
+fn number(text: &str, field: bool) -> Result<(Word, usize), BadProbe> {
     let length = text
         .find(|char: char| !char.is_ascii_alphanumeric() && char != '_')
         .unwrap_or(text.len());
@@ -152,7 +152,7 @@ fn number(text: &str, field: bool) -> Result<(Word, usize), ProbeError> {
         length
     };
     let written = piece(text, length);
-    let (value, other) = value_of(written).ok_or_else(|| ProbeError::Syntax {
+    let (value, other) = value_of(written).ok_or_else(|| BadProbe::Syntax {
         text: written.to_owned(),
         what: "is no number of 64 bits".to_owned(),
     })?;
@@ -172,8 +172,8 @@ pub(super) fn value_of(written: &str) -> Option<(u64, bool)> {
 }
 
 /// Text in double quotes, or one character in single ones, with C's escapes.
-fn quoted(text: &str, quote: char) -> Result<(Word, usize), ProbeError> {
-    let wrong = |what: &str| ProbeError::Syntax {
+fn quoted(text: &str, quote: char) -> Result<(Word, usize), BadProbe> {
+    let wrong = |what: &str| BadProbe::Syntax {
         text: text.to_owned(),
         what: what.to_owned(),
     };
@@ -208,13 +208,13 @@ fn quoted(text: &str, quote: char) -> Result<(Word, usize), ProbeError> {
     Err(wrong("has no closing quote"))
 }
 
-fn register(text: &str) -> Result<(Word, usize), ProbeError> {
+fn register(text: &str) -> Result<(Word, usize), BadProbe> {
     let rest = piece_from(text, 1);
     let length = 1 + rest
         .find(|char: char| !char.is_ascii_alphanumeric())
         .unwrap_or(rest.len());
     let name = piece(text, length);
-    let found = register_named(name).ok_or_else(|| ProbeError::Register {
+    let found = register_named(name).ok_or_else(|| BadProbe::Register {
         name: name.to_owned(),
     })?;
     Ok((Word::Register(found.0, found.1), length))

@@ -9,7 +9,7 @@ use super::options::PatchMethod;
 use super::place::is_where_loaded;
 use super::slices::Slices;
 use super::stops::Stops;
-use crate::engine::plan::{Obstacles, Plan, Step, What};
+use crate::engine::plan::{Obstacles, Plan, PlanStep, What};
 use crate::engine::{Applied, ApplyError, Engine, noted};
 use crate::guest::{Guest, LiveGuest};
 use crate::guest_kind;
@@ -270,8 +270,8 @@ impl Patching {
     ) -> Result<(), TracingError> {
         if self.slices.are_wanted() && plan.obstacles == Obstacles::LeaveOut {
             let steps = plan.steps.into_iter();
-            let (joining, others): (Vec<Step>, Vec<Step>) =
-                steps.partition(Step::joins_instructions);
+            let (joining, others): (Vec<PlanStep>, Vec<PlanStep>) =
+                steps.partition(PlanStep::joins_instructions);
             self.join(engine, guest, joining, carried)?;
             plan.steps = others;
             if plan.is_empty() {
@@ -306,7 +306,7 @@ impl Patching {
         &mut self,
         engine: &mut Engine,
         guest: &impl Guest,
-        steps: Vec<Step>,
+        steps: Vec<PlanStep>,
         carried: &mut Carried,
     ) -> Result<(), TracingError> {
         let mut plan = Plan::lenient(steps);
@@ -322,7 +322,7 @@ impl Patching {
             // The guest can hold up every one of them.
             again.sort_unstable();
             carried.add(applied);
-            let is_made = |step: &mut Step| {
+            let is_made = |step: &mut PlanStep| {
                 let function = step.function();
                 function.is_none_or(|one| again.binary_search(&one).is_err())
             };
@@ -362,7 +362,7 @@ impl Patching {
             self.is_in_place = is_where_loaded(guest, &*stopped, engine);
             let applied = engine.commit().apply(stopped, plan);
             let time = (self.now)().saturating_sub(since);
-            let moves_places = |step: &Step| matches!(step.what, What::Place { .. });
+            let moves_places = |step: &PlanStep| matches!(step.what, What::Place { .. });
             if applied.is_ok() && plan.steps.iter().any(moves_places) {
                 guest.set_detours(engine.detours());
             }
@@ -443,5 +443,5 @@ fn take_lasting(engine: &Engine, guest: &impl Guest, plan: &mut Plan) -> Option<
 
 /// A plan that leaves out what cannot be made leaves out what cannot be made while the guest runs.
 fn may_be_live(plan: &Plan) -> bool {
-    plan.obstacles == Obstacles::LeaveOut || !plan.steps.iter().any(Step::needs_stop)
+    plan.obstacles == Obstacles::LeaveOut || !plan.steps.iter().any(PlanStep::needs_stop)
 }

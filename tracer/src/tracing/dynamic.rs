@@ -8,7 +8,7 @@ use terms::addr::Gva;
 use super::attachment::Attachment;
 use super::stops::Stops;
 use super::{Tracing, TracingError};
-use crate::engine::plan::{Plan, Step, What};
+use crate::engine::plan::{Plan, PlanStep, What};
 use crate::guest::Guest;
 use crate::points::dynamic::target;
 use status::{DynamicChange, DynamicChanged, DynamicList, DynamicStatus, microseconds};
@@ -94,7 +94,7 @@ impl Attachment {
             return Ok(DynamicChanged::default());
         }
         let image = &self.shared.image;
-        let change = |step: &Step| match step.what {
+        let change = |step: &PlanStep| match step.what {
             What::Dynamic(jump, to) => Some(DynamicChange {
                 name: image.name_at(jump),
                 target: image.name_at(to),

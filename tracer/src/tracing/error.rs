@@ -63,7 +63,7 @@ pub enum TracingError {
         probe: String,
         /// What is wrong with it.
         #[source]
-        why: crate::probe::ProbeError,
+        why: crate::probe::BadProbe,
     },
     /// Stacks cannot be walked.
     #[error(transparent)]
@@ -419,7 +419,7 @@ pub enum NotApplicable {
 }
 
 /// Where in a probe's text an error is, to be said before what it is.
-fn column(of: &crate::probe::ProbeError) -> String {
+fn column(of: &crate::probe::BadProbe) -> String {
     let column = of.column();
     column.map_or_else(String::new, |column| format!(", column {column}"))
 }

@@ -10,7 +10,7 @@ use super::attachment::Attachment;
 use super::sessions::name_of;
 use super::stops::Stops;
 use super::{Tracing, TracingError};
-use crate::engine::plan::Step;
+use crate::engine::plan::PlanStep;
 use crate::guest::Guest;
 use status::{EventList, EventStatus, EventsChanged, FieldStatus, microseconds};
 
@@ -173,7 +173,7 @@ impl Attachment {
     ) -> Result<EventsChanged, TracingError> {
         let memory = &mut guest.memory().clone();
         let plan = self.engine.plan_events(memory, calls, on)?;
-        let changed = plan.steps.iter().filter_map(Step::event);
+        let changed = plan.steps.iter().filter_map(PlanStep::event);
         let changed = changed
             .map(|event| name_of(self.engine.image(), event))
             .collect();

@@ -6,7 +6,7 @@ use terms::function::FunctionId;
 
 use crate::engine::probes::NewProbe;
 use crate::guest_kind;
-use crate::probe::{self, ProbeError};
+use crate::probe::{self, BadProbe};
 
 use super::TracingError;
 use super::session::Shared;
@@ -63,7 +63,7 @@ impl Shared {
         })
     }
 
-    fn resolve(&self, request: &probe::Request) -> Result<Vec<probe::Resolved>, ProbeError> {
+    fn resolve(&self, request: &probe::Request) -> Result<Vec<probe::Resolved>, BadProbe> {
         probe::resolve(&self.image, self.debug.as_deref(), request)
     }
 
@@ -72,9 +72,9 @@ impl Shared {
         request: &probe::Request,
         module: &str,
         is_gone: impl Fn(FunctionId) -> bool,
-    ) -> Result<Read, ProbeError> {
+    ) -> Result<Read, BadProbe> {
         if !guest_kind::has_modules(&self.image) {
-            return Err(ProbeError::NoModules {
+            return Err(BadProbe::NoModules {
                 module: module.to_owned(),
             });
         }
@@ -90,7 +90,7 @@ impl Shared {
         all.retain(|one| !one.point.function().is_some_and(&is_gone));
         match all.len() {
             1 => Ok(Read::Here(all.into_iter().map(new).collect())),
-            count => Err(ProbeError::Ambiguous {
+            count => Err(BadProbe::Ambiguous {
                 module: module.to_owned(),
                 name: request.name().to_owned(),
                 count,

@@ -72,7 +72,7 @@ impl Tracing {
             None if wanted.is_all() => {}
             None => drop(check(&on.engine, &wanted)?),
             Some(id) => {
-                let mut asking = Asking {
+                let mut asking = TaskChange {
                     tracing: self,
                     guest,
                     index,
@@ -101,7 +101,7 @@ impl Tracing {
 }
 
 /// A session that has rings.
-struct Asking<'a, G> {
+struct TaskChange<'a, G> {
     tracing: &'a mut Tracing,
     guest: &'a G,
     index: usize,
@@ -109,7 +109,7 @@ struct Asking<'a, G> {
     stops: &'a mut Stops,
 }
 
-impl<G: Guest> Asking<'_, G> {
+impl<G: Guest> TaskChange<'_, G> {
     /// Has its stubs ask for these tasks from now on.
     fn ask(&mut self, wanted: &WantedTasks) -> Result<(), TracingError> {
         let (on, id) = (&mut self.tracing.attachment, self.id);

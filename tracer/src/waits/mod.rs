@@ -43,7 +43,7 @@ pub struct Waits {
 struct Rooms {
     turnstile: Gpa,
     /// By the number of the session.
-    of: Vec<Option<Arc<Room>>>,
+    of: Vec<Option<Arc<WaitingRoom>>>,
 }
 
 impl Waits {
@@ -59,9 +59,15 @@ impl Waits {
 
     /// A room for who finds one of the `rings` rings of a session full, or as many of its events. `hides` when the guest is
     /// to see nothing of it, as far as that can be.
-    pub(crate) fn open(&self, turnstile: Gpa, session: u8, rings: u16, hides: bool) -> Arc<Room> {
+    pub(crate) fn open(
+        &self,
+        turnstile: Gpa,
+        session: u8,
+        rings: u16,
+        hides: bool,
+    ) -> Arc<WaitingRoom> {
         let (clocks, wake) = (Arc::clone(&self.clocks), Arc::clone(&self.wake));
-        let room = Arc::new(Room::new(clocks, wake, rings, hides));
+        let room = Arc::new(WaitingRoom::new(clocks, wake, rings, hides));
         let mut rooms = self.rooms.write().unwrap_or_else(PoisonError::into_inner);
         rooms.turnstile = turnstile;
         let index = usize::from(session);
@@ -80,12 +86,12 @@ impl Waits {
         let rooms = self.rooms.read().unwrap_or_else(PoisonError::into_inner);
         let (session, rings) = Turnstile::whose(rooms.turnstile, at)?;
         let room = rooms.of.get(usize::from(session))?.as_ref()?;
-        Room::enter(room, rings, vcpu)
+        WaitingRoom::enter(room, rings, vcpu)
     }
 }
 
 /// Where vCPUs wait for the reader of one session.
-pub(crate) struct Room {
+pub(crate) struct WaitingRoom {
     clocks: Arc<VcpuClocks>,
     wake: Arc<dyn Wake>,
     rings: u16,
@@ -109,9 +115,9 @@ pub(crate) struct Room {
 /// Tells a reader that rests that somebody waits.
 pub type Knock = Box<dyn Fn() + Send + Sync>;
 
-impl Debug for Room {
+impl Debug for WaitingRoom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Room")
+        f.debug_struct("WaitingRoom")
             .field("rings", &self.rings)
             .field("waiting", &self.waiting)
             .field("is_closed", &self.is_closed)
@@ -119,7 +125,7 @@ impl Debug for Room {
     }
 }
 
-impl Room {
+impl WaitingRoom {
     fn new(clocks: Arc<VcpuClocks>, wake: Arc<dyn Wake>, rings: u16, hides: bool) -> Self {
         Self {
             clocks,
@@ -291,7 +297,7 @@ impl Room {
 /// A vCPU that waits, until this is dropped.
 #[derive(Debug)]
 pub struct Wait {
-    room: Arc<Room>,
+    room: Arc<WaitingRoom>,
     place: usize,
     round: u64,
     vcpu: u16,

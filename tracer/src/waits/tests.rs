@@ -39,7 +39,7 @@ const TURNSTILE: Turnstile = Turnstile {
 };
 
 /// Two rings of session 3, and what its stubs read.
-fn room() -> (Waits, Arc<Room>, Arc<Woken>, impl Fn(Rings) -> Gpa) {
+fn room() -> (Waits, Arc<WaitingRoom>, Arc<Woken>, impl Fn(Rings) -> Gpa) {
     room_that(false)
 }
 
@@ -47,7 +47,7 @@ fn clocks() -> Arc<VcpuClocks> {
     Arc::new(VcpuClocks::new(2, HOST))
 }
 
-fn room_that(hides: bool) -> (Waits, Arc<Room>, Arc<Woken>, impl Fn(Rings) -> Gpa) {
+fn room_that(hides: bool) -> (Waits, Arc<WaitingRoom>, Arc<Woken>, impl Fn(Rings) -> Gpa) {
     let woken = Arc::new(Woken::default());
     let waits = Waits::new(clocks(), Arc::clone(&woken) as Arc<dyn Wake>);
     let room = waits.open(TURNSTILE.physical, 3, 2, hides);

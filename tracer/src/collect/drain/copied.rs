@@ -33,7 +33,7 @@ pub(super) struct CopiedRings {
 #[derive(Debug)]
 pub(super) struct CopiedRing {
     origin: Origin,
-    held: Held,
+    held: HeldRecords,
     /// What it had refused, and by when: that has no place among its slots.
     refused: (u64, u64),
     /// What it brings later is not before this time.
@@ -56,7 +56,7 @@ enum Cut {
 
 /// What it held.
 #[derive(Debug)]
-pub(super) enum Held {
+pub(super) enum HeldRecords {
     /// Calls; and the times in which nothing was recorded, of which the first ring tells for all.
     Calls(Copied, VecDeque<OffTime>),
     /// Events.
@@ -93,8 +93,8 @@ impl CopiedRings {
         let mut doubts = TimeDoubts::default();
         for ring in &self.rings {
             doubts.add_all(&match &ring.held {
-                Held::Calls(copied, _) => copied.doubts(),
-                Held::Points(copied) => copied.doubts(),
+                HeldRecords::Calls(copied, _) => copied.doubts(),
+                HeldRecords::Points(copied) => copied.doubts(),
             });
         }
         doubts
@@ -172,7 +172,7 @@ fn leave_last_off(parts: &mut Vec<Part>, oldest_ns: u64) {
 
 impl CopiedRing {
     /// What it held, and how much it had refused by when.
-    pub const fn new(origin: Origin, held: Held, refused: (u64, u64)) -> Self {
+    pub const fn new(origin: Origin, held: HeldRecords, refused: (u64, u64)) -> Self {
         Self {
             origin,
             held,
@@ -190,7 +190,7 @@ impl CopiedRing {
         let mut parts = Vec::new();
         let mut rows = Vec::new();
         let seen = match &mut self.held {
-            Held::Calls(copied, off) => {
+            HeldRecords::Calls(copied, off) => {
                 let index = match self.origin {
                     Origin::Calls(ring) => usize::from(ring),
                     Origin::Points(_) | Origin::Clock | Origin::Host(_) => 0,
@@ -215,7 +215,7 @@ impl CopiedRing {
                 }
                 copied.last()
             }
-            Held::Points(copied) => {
+            HeldRecords::Points(copied) => {
                 self.is_over = copied.deliver_some(self.refused, clock, &mut rows);
                 copied.last()
             }

@@ -6,7 +6,7 @@ use trace::crew::Alone;
 use trace::export::uftrace::ExportError;
 use trace::stream::Origin;
 
-use super::copied::{CopiedRing, CopiedRings, Held as HeldRecords};
+use super::copied::{CopiedRing, CopiedRings, HeldRecords};
 use super::{Drain, say_gap};
 use crate::collect::backlog::Batch;
 use crate::collect::call_ring::CallRing;
@@ -18,7 +18,7 @@ use status::Dumped;
 
 /// How many calls and events each ring had lost: when it was held, if it was.
 #[derive(Debug)]
-pub struct Held {
+pub struct LostWhenHeld {
     calls: Vec<u64>,
     events: Option<Vec<u64>>,
 }
@@ -31,22 +31,22 @@ pub struct Dumping<'a> {
 
 impl Dumping<'_> {
     /// Has calls and events counted as lost instead of recorded, so that what the rings hold stays what it is.
-    fn hold(&mut self) -> Held {
+    fn hold(&mut self) -> LostWhenHeld {
         let rings = &self.drain.rings;
         let calls = self.drain.calls.each();
         let hold = |mut calls: MutexGuard<'_, CallRing>| calls.source.reader.hold(rings);
-        Held {
+        LostWhenHeld {
             calls: calls.map(hold).collect(),
             events: self.drain.points.as_mut().map(EventDrain::hold),
         }
     }
 
     /// The same counts where recording goes on.
-    fn lost(&self) -> Held {
+    fn lost(&self) -> LostWhenHeld {
         let calls = self.drain.calls.each();
         let lost =
             |calls: MutexGuard<'_, CallRing>| discarded(&calls.source.reader, &self.drain.rings);
-        Held {
+        LostWhenHeld {
             calls: calls.map(lost).collect(),
             events: self.drain.points.as_ref().map(EventDrain::lost),
         }
@@ -69,7 +69,7 @@ impl Dumping<'_> {
     /// How many calls and events were lost since the rings were `held`. A vCPU that was in a stub when they were
     /// released can count itself later: this is to be asked when all have left.
     #[must_use]
-    pub fn lost_since(&self, held: &Held) -> u64 {
+    pub fn lost_since(&self, held: &LostWhenHeld) -> u64 {
         let now = self.lost();
         let events = now.events.iter().zip(&held.events);
         let events = events.flat_map(|(now, before)| now.iter().zip(before));
@@ -91,7 +91,7 @@ impl Dumping<'_> {
         is_live: bool,
         from_ns: u64,
         mut meanwhile: impl FnMut(),
-    ) -> Result<(Dumped, Option<Held>), ExportError> {
+    ) -> Result<(Dumped, Option<LostWhenHeld>), ExportError> {
         self.drain.refresh();
         output.name_threads(self.drain.rings.memory(), self.drain.time.clone());
         let until_ns = self.drain.recorded_until_ns();
@@ -132,7 +132,7 @@ impl Dumping<'_> {
     }
 
     /// Copies all that the rings hold, of which each has `lost` so many.
-    fn copy(&mut self, lost: &Held) -> Vec<CopiedRing> {
+    fn copy(&mut self, lost: &LostWhenHeld) -> Vec<CopiedRing> {
         let drain = &mut *self.drain;
         // The first ring tells of all of them: what others have done meanwhile lies between.
         let mut off_times = Some(drain.off_times.known());

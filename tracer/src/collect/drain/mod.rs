@@ -38,7 +38,7 @@ use super::stall_drain::StallDrain;
 use super::wait_drain::{OnFull, WaitDrain};
 use crate::host_events::HostEvents;
 use crate::target::MemoryError;
-use crate::waits::Room;
+use crate::waits::WaitingRoom;
 use status::RingStatus;
 
 /// How long a reserved slot is waited for: a guest that preempts a thread in a stub needs a few time slices to come back to
@@ -181,7 +181,7 @@ impl Drain {
     }
 
     /// vCPUs that find a ring full wait in `room`, as long as somebody reads it.
-    pub(crate) fn wait_in(&mut self, room: Arc<Room>, on_full: OnFull) {
+    pub(crate) fn wait_in(&mut self, room: Arc<WaitingRoom>, on_full: OnFull) {
         for mut calls in self.calls.each() {
             calls.source.wait_in(&room, Rings::Calls);
         }

@@ -12,7 +12,7 @@ use terms::session_set::SessionSet;
 use terms::site::SITE_LENGTH;
 
 use super::ApplyError;
-use super::plan::{Called, Plan, Step, What};
+use super::plan::{Called, Plan, PlanStep, What};
 use super::planning::Planning;
 pub use super::rings::PAYLOAD_BYTES_OF_PROBES;
 use crate::capture::Capture;
@@ -101,7 +101,7 @@ impl Events {
         event: EventId,
         callbacks: &[Callback],
         on: bool,
-    ) -> Result<Option<Step>, ApplyError> {
+    ) -> Result<Option<PlanStep>, ApplyError> {
         let Some(tracepoint) = with.image.tracepoints.get(event.index()) else {
             return Ok(None);
         };
@@ -132,7 +132,7 @@ impl Events {
             before,
             after,
         });
-        Ok(Some(Step { what, edits, word }))
+        Ok(Some(PlanStep { what, edits, word }))
     }
 }
 
@@ -150,7 +150,7 @@ fn plan_marker<M: WindowMemory + ?Sized>(
     event: EventId,
     callbacks: &[Callback],
     on: bool,
-) -> Result<Option<Step>, ApplyError> {
+) -> Result<Option<PlanStep>, ApplyError> {
     let Some(marker) = with.image.marker(event) else {
         return Ok(None);
     };
@@ -179,7 +179,7 @@ fn plan_marker<M: WindowMemory + ?Sized>(
         stubs.push(with.place(Piece::Capture { stub, go_on })?);
     }
     let edits = markers::plan(with.sites, marker, sessions, &stubs)?;
-    Ok((!edits.is_empty()).then(|| Step::of(What::Marker(event), edits)))
+    Ok((!edits.is_empty()).then(|| PlanStep::of(What::Marker(event), edits)))
 }
 
 /// Where a callback is to be called.

@@ -25,7 +25,7 @@ use super::transient::Transient;
 use crate::capture::Capture;
 use crate::event_formats::EventFormats;
 use crate::points::probes::Places;
-use crate::points::tactic::Place;
+use crate::points::tactic::JumpPlace;
 use crate::probe::Point;
 use crate::session::SessionId;
 use crate::text::sites::Sites;
@@ -61,7 +61,7 @@ pub struct Probe {
     /// Whether it is hit when the function has returned instead.
     pub is_return: bool,
     /// Where the text is changed for it, and how.
-    pub place: Place,
+    pub place: JumpPlace,
     /// What it captures.
     pub capture: Arc<Capture>,
     /// The session that records it now.
@@ -177,7 +177,7 @@ impl Probes {
         &mut self,
         id: ProbeId,
         new: NewProbe,
-        (address, place): (Gva, Place),
+        (address, place): (Gva, JumpPlace),
         formats: &EventFormats,
     ) -> Result<ProbeId, ProbeError> {
         let format = new.capture.format(new.name);

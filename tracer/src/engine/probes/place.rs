@@ -14,7 +14,7 @@ use crate::engine::planning::Planning;
 use crate::engine::{ApplyError, Foothold};
 use crate::filter::DenyList;
 use crate::points::breakpoints::{self, Server};
-use crate::points::tactic::{Place, Refusal, Tactic, TacticError, choose_beside};
+use crate::points::tactic::{JumpPlace, Refusal, Tactic, TacticError, choose_beside};
 use crate::session::SessionId;
 use crate::stub::capture::{CapturePart, CaptureStub, Standing};
 use crate::stub::event::Tail;
@@ -24,7 +24,7 @@ use crate::text::sites::Sites;
 
 impl Probes {
     /// The padding that probes use, and will use with those beside them.
-    fn padding_taken(&self, beside: &[Place]) -> BTreeSet<Gva> {
+    fn padding_taken(&self, beside: &[JumpPlace]) -> BTreeSet<Gva> {
         let mut taken = self.places.padding();
         let probes = self.all.values();
         let places = probes.map(|probe| &probe.place).chain(beside);
@@ -37,8 +37,8 @@ impl Probes {
         &self,
         at: Gva,
         forced: Option<u8>,
-        beside: &[Place],
-    ) -> Result<Option<Place>, ProbeError> {
+        beside: &[JumpPlace],
+    ) -> Result<Option<JumpPlace>, ProbeError> {
         let mut there = self.all.values().filter(|probe| !probe.is_lost);
         let Some(other) = there.find(|probe| probe.place.at == at) else {
             return Ok(beside.iter().find(|place| place.at == at).cloned());
@@ -63,8 +63,8 @@ impl Probes {
         function: FunctionId,
         address: Gva,
         forced: Option<u8>,
-        beside: &[Place],
-    ) -> Result<Place, ProbeError> {
+        beside: &[JumpPlace],
+    ) -> Result<JumpPlace, ProbeError> {
         let site = site_at(image, function, address);
         let at = match (site, forced) {
             (Some(site), None | Some(1)) => site.address,
@@ -117,10 +117,10 @@ impl Probes {
     }
 
     /// A place of a probe, or `beside`, whose displaced instructions have bytes in common with those of `place`.
-    fn overlapping(&self, place: &Place, beside: &[Place]) -> Option<Gva> {
+    fn overlapping(&self, place: &JumpPlace, beside: &[JumpPlace]) -> Option<Gva> {
         let there = self.all.values().filter(|probe| !probe.is_lost);
         let mut places = there.map(|probe| &probe.place).chain(beside);
-        let overlaps = |other: &&Place| {
+        let overlaps = |other: &&JumpPlace| {
             other.at != place.at && other.at < place.end() && place.at < other.end()
         };
         places.find(overlaps).map(|other| other.at)
@@ -132,8 +132,8 @@ impl Probes {
         &self,
         image: &Image,
         foothold: Option<&Foothold>,
-        place: Place,
-    ) -> Result<Place, Refusal> {
+        place: JumpPlace,
+    ) -> Result<JumpPlace, Refusal> {
         match place.tactic {
             Tactic::Site | Tactic::One | Tactic::Several | Tactic::Hop => Ok(place),
             Tactic::Breakpoint => match self.server(image, foothold) {
@@ -172,7 +172,7 @@ impl Probes {
     pub(super) fn resume<M: WindowMemory + ?Sized>(
         &mut self,
         with: &mut Planning<'_, M>,
-        place: &Place,
+        place: &JumpPlace,
     ) -> Result<Gva, ApplyError> {
         if let Some(state) = self.places.get(place.at)
             && state.place == *place
@@ -275,9 +275,9 @@ fn refusal(at: Gva, is_forced: bool, mut reasons: Vec<(Tactic, Refusal)>) -> Tac
 }
 
 /// The place, if it is a site, as that of `function`: another one may have been at these addresses before, of a module that has gone.
-fn of_function(place: Place, function: FunctionId) -> Place {
+fn of_function(place: JumpPlace, function: FunctionId) -> JumpPlace {
     match place.tactic {
-        Tactic::Site => Place { function, ..place },
+        Tactic::Site => JumpPlace { function, ..place },
         _ => place,
     }
 }

@@ -11,14 +11,14 @@ use terms::session_set::SessionSet;
 
 use super::{Probe, ProbeError, ProbeId, Probes};
 use crate::engine::ApplyError;
-use crate::engine::plan::{Plan, Recorded, Step, What};
+use crate::engine::plan::{Plan, PlanStep, Recorded, What};
 use crate::engine::planning::Planning;
 use crate::engine::points::Points;
 use crate::event_formats::EventFormats;
 use crate::points::breakpoints::{self, Server};
 use crate::points::functions::{self, Recording, after};
 use crate::points::probes;
-use crate::points::tactic::{Place, Tactic};
+use crate::points::tactic::{JumpPlace, Tactic};
 use crate::session::SessionId;
 use crate::stub::capture::CapturePart;
 use crate::stub::store::{Piece, StoreError, StubStore};
@@ -54,7 +54,7 @@ impl Points {
                     before: probe.session,
                     after: *after,
                 });
-                recorded.push(Step::of(what, Vec::new()));
+                recorded.push(PlanStep::of(what, Vec::new()));
                 changed.insert(probe.place.at, probe.place.clone());
             }
         }
@@ -76,7 +76,7 @@ impl Points {
                 let edits = edits.map_err(ProbeError::from)?;
                 if !edits.is_empty() {
                     let is_breakpoint = place.tactic == Tactic::Breakpoint;
-                    places.push(Step::of(What::Place { is_breakpoint }, edits));
+                    places.push(PlanStep::of(What::Place { is_breakpoint }, edits));
                 }
             }
         }
@@ -92,7 +92,7 @@ impl Points {
         function: FunctionId,
         chain: &[(ProbeId, SessionId)],
         returns: Vec<CapturePart>,
-    ) -> Result<Option<Step>, ApplyError> {
+    ) -> Result<Option<PlanStep>, ApplyError> {
         let image = with.image;
         let Some(site) = image.site_of(function) else {
             return Ok(None);
@@ -126,7 +126,7 @@ impl Points {
         let lead = self.probes.lead_through(with, site, own, chain)?;
         let wanted = functions::wanted(site, with.sites, lead).map_err(StoreError::from)?;
         let edit = with.sites.edit(wanted);
-        Ok(edit.map(|edit| Step::one(What::Function(function), edit)))
+        Ok(edit.map(|edit| PlanStep::one(What::Function(function), edit)))
     }
 
     /// Where a function's site leads that has to lead to `own`: to there through the probes at it.
@@ -182,11 +182,11 @@ impl Probes {
     ) -> Result<(), ProbeError> {
         let set: BTreeSet<&Gva> = places.collect();
         let probes = self.all.values().filter(|probe| !probe.is_lost);
-        let places: BTreeMap<Gva, &Place> = probes
+        let places: BTreeMap<Gva, &JumpPlace> = probes
             .filter(|probe| set.contains(&probe.place.at))
             .map(|probe| (probe.place.at, &probe.place))
             .collect();
-        let mut before: Option<&Place> = None;
+        let mut before: Option<&JumpPlace> = None;
         for place in places.values() {
             if let Some(before) = before.filter(|before| before.end() > place.at) {
                 return Err(ProbeError::Overlap {
@@ -203,8 +203,8 @@ impl Probes {
     fn plan_breakpoints<M: WindowMemory + ?Sized>(
         &self,
         with: &mut Planning<'_, M>,
-        places: &[Step],
-    ) -> Result<Option<Step>, ApplyError> {
+        places: &[PlanStep],
+    ) -> Result<Option<PlanStep>, ApplyError> {
         if !places.iter().any(|step| step.what.is_breakpoint()) {
             return Ok(None);
         }
@@ -217,7 +217,7 @@ impl Probes {
             true => Gva(0),
             false => with.place(Piece::Bytes(breakpoints::table(&all).into()))?,
         };
-        Ok(Some(Step {
+        Ok(Some(PlanStep {
             what: What::Breakpoints,
             edits: Vec::new(),
             word: Some(probes::table_word(with.sites, word, table)),

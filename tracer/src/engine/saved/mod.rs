@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use image::Image;
 use terms::addr::Gva;
 
-use self::search::{Held, held};
+use self::search::{SearchOutcome, held};
 use super::ApplyError;
 use crate::target::StoppedTarget;
 use crate::text::poke::{Poke, PokeError, symbol};
@@ -51,7 +51,7 @@ pub(super) fn occupied(
         }
     }
     match held(target, &wanted).map_err(ApplyError::Search)? {
-        Held::At(places) => {
+        SearchOutcome::At(places) => {
             for (rip, held_at) in places {
                 let Some((step, Poke { function, at, .. })) = closing(rip) else {
                     continue;
@@ -66,7 +66,7 @@ pub(super) fn occupied(
                 occupied.entry(step).or_insert(why);
             }
         }
-        Held::TooMany(words) => {
+        SearchOutcome::TooMany(words) => {
             for (_, step, Poke { function, at, .. }) in closed {
                 let symbol = symbol(image, function);
                 let why = PokeError::Crowded { symbol, at, words };

@@ -24,7 +24,7 @@ const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// What a search came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Held {
+pub(super) enum SearchOutcome {
     /// Every address that is held somewhere, sorted, and the first place of each.
     At(Vec<(Gva, Gpa)>),
     /// So many words hold one that the search was not carried to its end.
@@ -38,9 +38,9 @@ pub(super) enum Held {
 pub(super) fn held(
     target: &(impl StoppedTarget + ?Sized),
     wanted: &[Gva],
-) -> Result<Held, MemoryError> {
+) -> Result<SearchOutcome, MemoryError> {
     let Some(mut search) = Search::of(wanted) else {
-        return Ok(Held::At(Vec::new()));
+        return Ok(SearchOutcome::At(Vec::new()));
     };
     let mut piece = vec![0; PIECE];
     for region in target.ram() {
@@ -116,12 +116,12 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn outcome(self) -> Held {
+    fn outcome(self) -> SearchOutcome {
         if self.hits >= HITS_MAX {
-            return Held::TooMany(self.hits);
+            return SearchOutcome::TooMany(self.hits);
         }
         let all = self.wanted.iter().zip(self.places);
-        Held::At(
+        SearchOutcome::At(
             all.filter_map(|(gva, place)| Some((*gva, place?)))
                 .collect(),
         )
@@ -191,7 +191,7 @@ mod tests {
     fn words_are_found_wherever_they_lie_and_nothing_else_is() {
         let mut target = MockTarget::new(1, 1 << 21);
         let wanted = [Gva(0xffff_ffff_8100_0001), Gva(0xffff_ffff_8100_0104)];
-        assert_eq!(held(&target, &wanted), Ok(Held::At(Vec::new())));
+        assert_eq!(held(&target, &wanted), Ok(SearchOutcome::At(Vec::new())));
         // The first and the last word of a page, one that is near, and one that is not aligned.
         for (at, word) in [
             (0, wanted[0].0),
@@ -204,8 +204,8 @@ mod tests {
         }
         let last = FIRST.wrapping_add(4088);
         let both = vec![(wanted[0], FIRST), (wanted[1], last)];
-        assert_eq!(held(&target, &wanted), Ok(Held::At(both)));
-        assert_eq!(held(&target, &[]), Ok(Held::At(Vec::new())));
+        assert_eq!(held(&target, &wanted), Ok(SearchOutcome::At(both)));
+        assert_eq!(held(&target, &[]), Ok(SearchOutcome::At(Vec::new())));
     }
 
     #[test]
@@ -215,9 +215,9 @@ mod tests {
         let many = HITS_MAX as u64 - 1;
         fill(&mut target, (0..many).map(|n| wanted[n.min(1) as usize].0));
         let both = vec![(wanted[0], FIRST), (wanted[1], FIRST.wrapping_add(8))];
-        assert_eq!(held(&target, &wanted), Ok(Held::At(both)));
+        assert_eq!(held(&target, &wanted), Ok(SearchOutcome::At(both)));
         fill(&mut target, (0..=many).map(|_| wanted[1].0));
-        assert_eq!(held(&target, &wanted), Ok(Held::TooMany(HITS_MAX)));
+        assert_eq!(held(&target, &wanted), Ok(SearchOutcome::TooMany(HITS_MAX)));
     }
 
     #[test]

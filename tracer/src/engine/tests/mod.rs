@@ -7,7 +7,7 @@ use insn::nop::NOP5;
 use terms::site::SITE_LENGTH;
 use terms::site::SiteBytes;
 
-use super::plan::{Obstacles, Step};
+use super::plan::{Obstacles, PlanStep};
 use terms::addr::Gpa;
 
 use super::*;
@@ -230,7 +230,7 @@ fn a_rollback_that_fails_freezes_patching() {
     let plan = engine.plan(&mut target, session, &select(0..6)).unwrap();
     // The write takes only in part, and the bytes then stay what they are.
     let at = engine.image().sites[3].address;
-    let third: &Step = &plan.steps[3];
+    let third: &PlanStep = &plan.steps[3];
     assert_eq!(third.function(), Some(FunctionId(3)));
     let jump = third.edits[0].poke.new;
     target.write(at, &jump.as_slice()[..1]).unwrap();

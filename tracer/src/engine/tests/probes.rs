@@ -138,14 +138,14 @@ mod places {
 
     use super::*;
     use crate::points::probes::{Places, plan};
-    use crate::points::tactic::{Place, Tactic, choose};
+    use crate::points::tactic::{JumpPlace, Tactic, choose};
     use crate::text::edit::Edit;
 
     const ONE: SessionSet = SessionSet::of_bits(1);
     const RESUME: Gva = Gva(TEXT + 0x10_0000);
     const STUBS: [Gva; 2] = [Gva(TEXT + 0x20_0000), Gva(TEXT + 0x30_0000)];
 
-    fn hops() -> [Place; 2] {
+    fn hops() -> [JumpPlace; 2] {
         let code = [
             0x31, 0xc0, 0x53, 0x75, 0xfd, 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc,
         ];

@@ -12,7 +12,7 @@
 //! What is written of several instructions is the jump alone; the end of the last of them stays as it was, for
 //! nobody begins to execute there: the last instruction begins before the jump's end. So the only places
 //! that must not be jumped to, returned to, or held by a preempted thread are the beginnings of instructions between
-//! the first byte and the fifth ([`Place::inner`]). `image/branch_targets.rs` says where execution may land;
+//! the first byte and the fifth ([`JumpPlace::inner`]). `image/branch_targets.rs` says where execution may land;
 //! threads are looked for when the jump is written (`engine/saved/mod.rs`).
 
 mod refusal;
@@ -128,7 +128,7 @@ pub struct Padding {
 
 /// A place where a jump can be put, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct JumpPlace {
     /// How.
     pub tactic: Tactic,
     /// Where.
@@ -148,7 +148,7 @@ pub struct Place {
     pub trap: Option<u8>,
 }
 
-impl Place {
+impl JumpPlace {
     /// Where what is not displaced begins.
     #[must_use]
     pub fn end(&self) -> Gva {
@@ -223,7 +223,7 @@ impl Place {
 /// # Errors
 /// A [`TacticError`].
 #[cfg(any(test, feature = "internals"))]
-pub fn choose(image: &Image, at: Gva, forced: Option<u8>) -> Result<Place, TacticError> {
+pub fn choose(image: &Image, at: Gva, forced: Option<u8>) -> Result<JumpPlace, TacticError> {
     choose_beside(image, at, forced, &BTreeSet::new())
 }
 
@@ -236,7 +236,7 @@ pub fn choose_beside(
     at: Gva,
     forced: Option<u8>,
     taken: &BTreeSet<Gva>,
-) -> Result<Place, TacticError> {
+) -> Result<JumpPlace, TacticError> {
     let wanted = match forced {
         Some(number) => Some(Tactic::numbered(number).ok_or(TacticError::Unknown(number))?),
         None => None,
@@ -311,7 +311,7 @@ impl<'a> Spot<'a> {
         whole_instructions(self.code, self.function.address, self.at, least)
     }
 
-    fn place(&self, tactic: Tactic, taken: &BTreeSet<Gva>) -> Result<Place, Refusal> {
+    fn place(&self, tactic: Tactic, taken: &BTreeSet<Gva>) -> Result<JumpPlace, Refusal> {
         if tactic == Tactic::Site {
             return site(self.image, self.id, self.at);
         }
@@ -345,7 +345,7 @@ impl<'a> Spot<'a> {
             Tactic::Hop => Some(self.padding(taken).ok_or(Refusal::NoPadding)?),
             _ => None,
         };
-        Ok(Place {
+        Ok(JumpPlace {
             tactic,
             at: self.at,
             function: self.id,
@@ -470,10 +470,10 @@ fn in_reach(run: TextRange, at: Gva) -> impl Iterator<Item = Gva> {
 }
 
 /// The place at a function's own site.
-fn site(image: &Image, id: FunctionId, at: Gva) -> Result<Place, Refusal> {
+fn site(image: &Image, id: FunctionId, at: Gva) -> Result<JumpPlace, Refusal> {
     let site = image.site_of(id).filter(|site| site.address == at);
     let site = site.ok_or(Refusal::NoSite)?;
-    Ok(Place {
+    Ok(JumpPlace {
         tactic: Tactic::Site,
         at,
         function: id,

@@ -15,7 +15,7 @@ use terms::expression::{Expression, Operator};
 use terms::field::FieldValue;
 
 use crate::capture::{Captured, Source};
-use crate::probe::{ProbeError, Resolved, parse, resolve};
+use crate::probe::{BadProbe, Resolved, parse, resolve};
 
 const SOURCE: &str = r#"
 typedef unsigned long u64;
@@ -144,7 +144,7 @@ fn opened(file: &[u8]) -> Program {
 }
 
 impl Program {
-    fn resolve(&self, text: &str) -> Result<Vec<Resolved>, ProbeError> {
+    fn resolve(&self, text: &str) -> Result<Vec<Resolved>, BadProbe> {
         resolve(&self.image, Some(&self.debug), &parse(text)?)
     }
 
