@@ -272,6 +272,10 @@ pub trait Introspection: Debug + Send {
     /// [`Self::kprobes`] finds none.
     fn hides_kprobes(&self) -> bool;
 
+    /// Whether somebody in it is changing its text, or is about to: until it is over nobody else may put anything into what is the guest's
+    /// own. None where that cannot be told. While the guest is stopped the answer holds until it continues.
+    fn changes_text(&self, memory: &dyn PhysicalMemory) -> Option<bool>;
+
     /// The first of `kprobes`, which are sorted, that would be in the way of what is displaced between `at` and `end`.
     fn kprobe_in_the_way(&self, kprobes: &[Gva], at: Gva, end: Gva) -> Option<Gva>;
 

@@ -2,7 +2,7 @@
 //!
 //! What it finds out first: that nothing is frozen; that the guest still sees the window, if anything is to lead there;
 //! that everything is as it was when the plan was made; that what is ours still stands where it was written (if not,
-//! patching freezes); that displaced instructions run in the ring that the window is for (where vCPUs are stopped, so that
+//! patching freezes); that the guest is not changing text of its own; that displaced instructions run in the ring that the window is for (where vCPUs are stopped, so that
 //! this can be told: else what displaces is only of guests with one ring), with no probe of the guest among them and no thread inside. Then the words of text and data are written, each compared before and read back;
 //! what fails takes the rest back. At the end the table of sites knows what stands where.
 
@@ -24,7 +24,9 @@ use crate::target::{
 };
 use crate::text::atomic::Shared;
 use crate::text::edit::{Edit, Lead};
-use crate::text::poke::{Poke, PokeError, TransactionError, expect, symbol};
+use crate::text::poke::{
+    Poke, PokeError, TransactionError, expect, symbol, while_it_patches,
+};
 use crate::text::sites::Sites;
 use crate::text::word;
 
@@ -138,7 +140,8 @@ impl Commit<'_> {
         target: &mut (impl AtomicTarget + ?Sized),
         plan: &Plan,
     ) -> Result<Applied, ApplyError> {
-        self.commit(Running(target), plan)
+        let inside = self.inside;
+        self.commit(Running { target, inside }, plan)
     }
 
     fn commit(&mut self, mut proof: impl Proof, plan: &Plan) -> Result<Applied, ApplyError> {
@@ -146,6 +149,7 @@ impl Commit<'_> {
         self.check_window(&mut proof, plan)?;
         let mut steps = self.current(plan)?;
         self.check_ours(proof.target(), &steps)?;
+        refuse(self.while_the_guest_patches(proof.target(), &steps))?;
         let in_the_way = self.in_the_way(&proof, plan.obstacles, &steps)?;
         let mut left = self.leave_out(&mut steps, in_the_way);
         let late = self.write(&mut proof, &steps, plan.obstacles)?;
@@ -264,6 +268,22 @@ impl Commit<'_> {
         Ok(())
     }
 
+    /// The first step that puts something into what is the guest's own while that is changing its text. What the guest has just
+    /// written it compares, and other bytes than those end it; and where it has seen a nop it writes without another look. Where
+    /// bytes of ours stand it is not in the middle of anything: so nothing keeps anybody from taking them away.
+    fn while_the_guest_patches(
+        &self,
+        memory: &(impl PhysicalMemory + ?Sized),
+        steps: &Steps<'_>,
+    ) -> InTheWay {
+        let mut into_its_own = steps.writes().filter(|(_, edit)| edit.before.is_none());
+        let first = into_its_own.next();
+        let patches = |_: &(usize, &Edit)| self.inside?.changes_text(&memory);
+        let first = first.filter(|first| patches(first) == Some(true));
+        let why = |(step, edit): (usize, &Edit)| (step, while_it_patches(self.image, &edit.poke));
+        first.map(why).into_iter().collect()
+    }
+
     /// The steps at whose sites somebody else's bytes stand: they are his.
     fn foreign(&self, target: &(impl TargetMemory + ?Sized), steps: &Steps<'_>) -> InTheWay {
         let all = steps.writes();
@@ -345,6 +365,7 @@ impl Commit<'_> {
             Shared {
                 before: may_stay && !edit.is_at_jump_of_ours(),
                 after: edit.after.is_none(),
+                is_its_own: edit.before.is_none(),
             }
         };
         let written = proof.write(self.image, &pokes, &shared);

@@ -33,7 +33,8 @@ use probes::{NewProbe, ProbeError, ProbeId};
 pub use restoring::{RestoreError, Restored, restore};
 pub use sessions::Sessions;
 pub use task_block::TaskFilterError;
-use transient::{Moved, Transient};
+pub use transient::Moved;
+use transient::Transient;
 
 use crate::capture::Capture;
 use crate::filter::Selection;
@@ -158,6 +159,15 @@ impl Engine {
     /// The same, for the kill switch.
     pub const fn sites_mut(&mut self) -> &mut Sites {
         &mut self.sites
+    }
+
+    /// Takes the kill switch back, after somebody has looked into it. Says of how many functions the guest has given our jumps back by
+    /// itself.
+    pub fn thaw(&mut self, target: &mut (impl StoppedTarget + ?Sized)) -> u64 {
+        self.sites.thaw();
+        let given_back = self.sites.take_given_back(target);
+        self.commit().settle(target);
+        given_back
     }
 
     /// Makes every site one nop, unless the guest does that itself. Only for a guest of which no vCPU has

@@ -11,6 +11,7 @@ use image::Image;
 use super::ApplyError;
 use super::saved::occupied;
 use super::steps::{InTheWay, Steps};
+use crate::introspection::Introspection;
 use crate::target::{
     AtomicTarget, LiveTarget, PhysicalMemory, StoppedTarget, TargetMemory, VcpuRegisters,
 };
@@ -168,13 +169,17 @@ fn untouched(memory: &(impl PhysicalMemory + ?Sized), window: &Window) -> Result
 
 /// Every vCPU runs, and nobody knows of the change.
 #[derive(Debug)]
-pub(super) struct Running<'t, T: ?Sized>(pub &'t mut T);
+pub(super) struct Running<'t, T: ?Sized> {
+    pub target: &'t mut T,
+    /// Who can be asked whether the guest changes its own text meanwhile.
+    pub inside: Option<&'t dyn Introspection>,
+}
 
 impl<T: AtomicTarget + ?Sized> Proof for Running<'_, T> {
     type Target = T;
 
     fn target(&self) -> &T {
-        self.0
+        self.target
     }
 
     fn vcpus(&self) -> &[VcpuRegisters] {
@@ -182,7 +187,7 @@ impl<T: AtomicTarget + ?Sized> Proof for Running<'_, T> {
     }
 
     fn check_window(&mut self, window: &Window) -> Result<(), WindowError> {
-        untouched(self.0, window)
+        untouched(self.target, window)
     }
 
     /// Those that are more than one instruction in one word.
@@ -201,7 +206,9 @@ impl<T: AtomicTarget + ?Sized> Proof for Running<'_, T> {
         pokes: &[Poke],
         shared: &dyn Fn(usize) -> Shared,
     ) -> Result<Left, TransactionError> {
-        atomic::apply(self.0, image, pokes, shared)
+        let inside = self.inside;
+        let patches = |memory: &T| inside?.changes_text(&memory);
+        atomic::apply(self.target, image, pokes, shared, patches)
     }
 
     /// There are none: see [`super::plan::PlanStep::is_of_words`].

@@ -8,9 +8,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use image::Image;
+use insn::jump::INT3;
 use terms::addr::Gva;
 use terms::function::FunctionId;
-use terms::site::SITE_LENGTH;
+use terms::site::SiteBytes;
 
 use crate::guest_kind;
 use crate::introspection::{Introspection, Loaded, ModuleError};
@@ -25,6 +26,8 @@ use crate::text::sites::Sites;
 /// thousand modules with a hundred thousand symbols each: the rest has its turn in the looks after this one.
 const SYMBOLS_A_LOOK: usize = 1 << 14;
 const SYMBOLS_LEAST: usize = 256;
+/// Jumps of ours in a module that are looked at, to know whether any is still there.
+const SEEN_MOST: usize = 64;
 
 /// What one look may read.
 #[derive(Debug)]
@@ -152,7 +155,7 @@ impl Transient {
             // A list that cannot be read was read in the middle of a change, or is the work of a hostile guest. What is patched is
             // not forgotten for that, or nobody would give it back; what is written there is compared with before.
             if let Ok(loaded) = self.loaded(memory, image) {
-                self.forget((memory, image), sites, &loaded, &mut moved);
+                self.forget(memory, sites, &loaded, &mut moved);
             }
         }
         moved
@@ -174,7 +177,7 @@ impl Transient {
         self.look_for_init(memory, image, sites);
         let mut moved = Moved::default();
         let list = self.loaded(memory, image)?;
-        self.forget((memory, &**image), sites, &list, &mut moved);
+        self.forget(memory, sites, &list, &mut moved);
         let mut budget = Budget(SYMBOLS_A_LOOK);
         let is_announced = |loaded: &&Loaded| Some(loaded.module.at) == announced;
         let first = list.iter().filter(is_announced);
@@ -247,7 +250,7 @@ impl Transient {
     /// Forgets the modules that are not among `loaded`, or are not what they were.
     fn forget(
         &mut self,
-        (memory, image): (&(impl PhysicalMemory + ?Sized), &Image),
+        memory: &(impl PhysicalMemory + ?Sized),
         sites: &mut Sites,
         loaded: &[Loaded],
         moved: &mut Moved,
@@ -255,7 +258,7 @@ impl Transient {
         let modules = std::mem::take(&mut self.modules);
         let (there, gone) = modules.into_iter().partition(|known: &KnownModule| {
             loaded.iter().any(|one| one.module == known.module)
-                && !self.is_reborn(memory, image, sites, known)
+                && !self.is_reborn(memory, sites, known)
         });
         self.modules = there;
         for KnownModule { module, functions } in gone {
@@ -264,25 +267,25 @@ impl Transient {
         }
     }
 
-    /// Whether a module was unloaded and loaded again at the same place: then our jumps are not there.
+    /// Whether a module was unloaded and loaded again at the same place: then none of our jumps is there. A breakpoint of the guest's
+    /// own over the first byte of one goes again.
     fn is_reborn(
         &self,
         memory: &(impl PhysicalMemory + ?Sized),
-        image: &Image,
         sites: &Sites,
         known: &KnownModule,
     ) -> bool {
         let Some(inside) = &self.inside else {
             return true;
         };
-        let is_patched = |id: &FunctionId| sites.state(*id).lead().is_some();
-        let patched = known.functions.clone().map(FunctionId).find(is_patched);
-        let Some(site) = patched.and_then(|id| image.site_of(id)) else {
-            return false;
+        let stands = |(at, ours): (Gva, SiteBytes)| {
+            let found = ours.like(|bytes| inside.read(&memory, at, bytes));
+            let of_all_but_the_first = |bytes: SiteBytes| bytes.starting_with(INT3);
+            found.is_ok_and(|found| of_all_but_the_first(found) == of_all_but_the_first(ours))
         };
-        let mut bytes = [0; SITE_LENGTH];
-        let read = inside.read(&memory, site.address, &mut bytes);
-        read.is_err() || bytes == site.original
+        let functions = known.functions.clone().map(FunctionId);
+        let mut patched = functions.filter_map(|id| sites.ours_at(id)).peekable();
+        patched.peek().is_some() && !patched.take(SEEN_MOST).any(stands)
     }
 
     fn look_for_init(

@@ -106,6 +106,10 @@ impl Introspection for Kernel {
         self.hides_kprobes
     }
 
+    fn changes_text(&self, memory: &dyn PhysicalMemory) -> Option<bool> {
+        self.text_mutex.as_ref()?.is_held(memory).ok()
+    }
+
     fn kprobe_in_the_way(&self, kprobes: &[Gva], at: Gva, end: Gva) -> Option<Gva> {
         in_the_way(kprobes, at, end)
     }

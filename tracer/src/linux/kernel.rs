@@ -10,6 +10,7 @@ use crate::linux::cgroup::CgroupLayout;
 use crate::linux::kernel_view::KernelTables;
 use crate::linux::kprobes::{self, KprobeLayout};
 use crate::linux::module::ModuleLayout;
+use crate::linux::mutex::{self, KernelMutex};
 use crate::linux::orc::OrcLayout;
 use crate::linux::stacks::Stacks;
 use crate::linux::task::TaskLayout;
@@ -25,6 +26,8 @@ pub struct Kernel {
     pub kprobes: Result<Option<KprobeLayout>, KprobesError>,
     /// Whether it can have some, and has no types.
     pub hides_kprobes: bool,
+    /// Held by who changes its text, if its types and symbols say where it is.
+    pub text_mutex: Option<KernelMutex>,
     /// Where to find its tasks.
     pub tasks: Option<TaskLayout>,
     /// Where to find its cgroups.
@@ -51,6 +54,10 @@ impl Kernel {
                 KprobeLayout::find(btf, symbols, tables)
             }),
             hides_kprobes: typed().is_none() && kprobes::can_have_any(symbols),
+            text_mutex: typed().and_then(|(btf, tables)| {
+                let found = KernelMutex::find(mutex::OF_TEXT, btf, symbols, tables);
+                found.ok().flatten()
+            }),
             cgroups: typed().and_then(|(btf, tables)| CgroupLayout::find(btf, symbols, tables)),
             orc: typed().and_then(|(btf, tables)| OrcLayout::find(btf, symbols, tables)),
             stacks: btf.as_ref().and_then(|btf| Stacks::find(btf, symbols)),

@@ -15,14 +15,13 @@ use terms::addr::Gva;
 
 use crate::introspection::KprobesError;
 use crate::linux::kernel_view::{KernelTables, KernelView};
+use crate::linux::mutex::{KernelMutex, NoOwner};
 use crate::target::{PhysicalMemory, TargetMemory};
 
 /// Lists in the table.
 const LISTS: u64 = 64;
 /// More kprobes than that are none.
 const KPROBES_MAX: usize = 1 << 16;
-/// Where a mutex says who holds it: without and with `PREEMPT_RT`, and with its patches to kernels before 5.15.
-const OWNERS: [&str; 3] = ["owner", "rtmutex.owner", "lock.owner"];
 /// How far from its own address a kprobe that has become a jump continues: a jump's first four bytes, and a whole
 /// instruction.
 const REACH: u64 = 4 + 15;
@@ -32,8 +31,8 @@ const REACH: u64 = 4 + 15;
 pub struct KprobeLayout {
     tables: KernelTables,
     table: Gva,
-    /// The word that is not 0 while somebody makes or removes one.
-    busy: Option<Gva>,
+    /// Held by who makes or removes one.
+    busy: Option<KernelMutex>,
     /// `kprobe.hlist`.
     list: Field,
     /// `kprobe.addr`.
@@ -57,14 +56,8 @@ impl KprobeLayout {
         let table = symbols.address_of("kprobe_table");
         let of_kprobe = |member| btf.field("kprobe", member);
         let unknown = KprobesError::Unknown;
-        let busy = match symbols.address_of("kprobe_mutex") {
-            None => None,
-            Some(mutex) => {
-                let owner = OWNERS.iter().find_map(|path| btf.field("mutex", path));
-                let owner = owner.ok_or(unknown("who holds a `struct mutex`"))?;
-                Some(mutex.wrapping_add(owner.offset))
-            }
-        };
+        let busy = KernelMutex::find("kprobe_mutex", btf, symbols, tables);
+        let busy = busy.map_err(|NoOwner| unknown("who holds a `struct mutex`"))?;
         Ok(Some(Self {
             tables,
             table: table.ok_or(unknown("where `kprobe_table` is"))?,
@@ -81,7 +74,7 @@ impl KprobeLayout {
     pub fn read(&self, memory: &(impl PhysicalMemory + ?Sized)) -> Result<Vec<Gva>, KprobesError> {
         let view = KernelView::new(memory, self.tables);
         if let Some(busy) = self.busy
-            && view.read_word(busy)? != 0
+            && busy.is_held(memory)?
         {
             return Err(KprobesError::Busy);
         }
@@ -133,6 +126,10 @@ mod tests {
     const FIRST: Gva = Gva(TABLE.0 + 0x800);
     const SECOND: Gva = Gva(TABLE.0 + 0x900);
     const LIST: u64 = 8;
+    const TABLES: KernelTables = KernelTables {
+        top: Gpa(0),
+        five_levels: None,
+    };
     const ADDRESS: u64 = 40;
 
     fn guest() -> (MockTarget, KprobeLayout) {
@@ -141,13 +138,14 @@ mod tests {
             .map(TABLE, Gpa(0x800_0000), 4096, Rights::ALL)
             .unwrap();
         let field = |offset| Field { offset, size: 8 };
+        let tables = KernelTables {
+            top: target.root().table,
+            five_levels: None,
+        };
         let layout = KprobeLayout {
-            tables: KernelTables {
-                top: target.root().table,
-                five_levels: None,
-            },
+            tables,
             table: TABLE,
-            busy: Some(BUSY),
+            busy: Some(KernelMutex::at(BUSY, tables)),
             list: field(LIST),
             address: field(ADDRESS),
         };
@@ -180,11 +178,7 @@ mod tests {
     /// What is found with these symbols.
     fn found(section: &[u8], names: &[&'static str]) -> Result<Option<KprobeLayout>, KprobesError> {
         let image = image(names);
-        let tables = KernelTables {
-            top: Gpa(0),
-            five_levels: None,
-        };
-        KprobeLayout::find(&Btf::parse(section).unwrap(), &image.symbols, tables)
+        KprobeLayout::find(&Btf::parse(section).unwrap(), &image.symbols, TABLES)
     }
 
     /// Under `PREEMPT_RT` a mutex is made of another one.
@@ -193,9 +187,10 @@ mod tests {
         let names = ["kprobe_table", "register_kprobe", "kprobe_mutex"];
         let busy = |owner| found(&section(owner), &names).unwrap().unwrap().busy;
         let mutex = TEXT + 0x20;
-        assert_eq!(busy("owner"), Some(Gva(mutex + 8)));
-        assert_eq!(busy("rtmutex.owner"), Some(Gva(mutex + 24)));
-        assert_eq!(busy("lock.owner"), Some(Gva(mutex + 24)));
+        let at = |offset| Some(KernelMutex::at(Gva(mutex + offset), TABLES));
+        assert_eq!(busy("owner"), at(8));
+        assert_eq!(busy("rtmutex.owner"), at(24));
+        assert_eq!(busy("lock.owner"), at(24));
         let unknown = |found| matches!(found, Err(KprobesError::Unknown(_)));
         assert!(unknown(found(&section("holder"), &names)));
         // Without the table, or the types; and where there are no kprobes.

@@ -11,6 +11,7 @@ pub mod kernel;
 pub mod kernel_view;
 pub mod kprobes;
 pub mod module;
+pub mod mutex;
 pub mod orc;
 mod per_cpu;
 pub mod personality;

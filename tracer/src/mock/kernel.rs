@@ -58,6 +58,10 @@ impl Introspection for MockKernel {
         false
     }
 
+    fn changes_text(&self, _: &dyn PhysicalMemory) -> Option<bool> {
+        None
+    }
+
     fn kprobe_in_the_way(&self, _: &[Gva], _: Gva, _: Gva) -> Option<Gva> {
         None
     }

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use super::error::TracingError;
 use super::options::PatchMethod;
+use super::patience::Patience;
 use super::place::is_where_loaded;
 use super::slices::Slices;
 use super::stops::Stops;
+use crate::clock::HostClock;
 use crate::engine::plan::{Obstacles, Plan, PlanStep, What};
 use crate::engine::{Applied, ApplyError, Engine, noted};
 use crate::guest::{Guest, LiveGuest};
@@ -77,8 +79,9 @@ fn seen(applied: Result<Applied, ApplyError>) -> Result<Option<Applied>, Tracing
 pub(super) struct Patching {
     method: PatchMethod,
     slices: Slices,
-    /// The host's clock.
-    now: fn() -> Duration,
+    clock: HostClock,
+    /// How long a guest is waited for that changes its own text.
+    patience: Patience,
     /// Whether the guest's page tables led its text, in the last pause that saw it, where it is written while the guest runs.
     is_in_place: bool,
     /// How many sites were switched how.
@@ -89,11 +92,12 @@ pub(super) struct Patching {
 
 impl Patching {
     /// By this method; in one pause text is written for `max_pause` at most, if that is given.
-    pub fn new(method: PatchMethod, max_pause: Option<Duration>, now: fn() -> Duration) -> Self {
+    pub fn new(method: PatchMethod, max_pause: Option<Duration>, clock: HostClock) -> Self {
         Self {
             method,
             slices: Slices::new(max_pause),
-            now,
+            clock,
+            patience: Patience::of_who_asked(clock),
             is_in_place: false,
             switched: SwitchedSites::default(),
             unasked: 0,
@@ -120,6 +124,14 @@ impl Patching {
             );
         }
         self.unasked += applied.unasked;
+    }
+
+    /// Whether what is carried out from now on is what a look at the guest has found to be done, not what somebody has asked for.
+    pub const fn is_for_a_look(&mut self, is_it: bool) {
+        self.patience = match is_it {
+            true => Patience::of_a_look(self.clock),
+            false => Patience::of_who_asked(self.clock),
+        };
     }
 
     /// Somebody has looked whether the guest's text lies where it was loaded.
@@ -212,9 +224,10 @@ impl Patching {
         let Some(mut live) = guest.live()? else {
             return Ok(Written::Not);
         };
-        let applied = engine.apply_live(&mut live, plan);
+        let patience = self.patience;
+        let applied = patience.once_it_has_patched(|| seen(engine.apply_live(&mut live, plan)));
         carried.stops.lost(live.lost());
-        let Some(applied) = seen(applied)? else {
+        let Some(applied) = applied? else {
             return Ok(Written::Not);
         };
         self.switched.live += applied.written;
@@ -249,8 +262,10 @@ impl Patching {
         carried: &mut Carried,
     ) -> Result<Written, TracingError> {
         let mut memory = guest.memory().clone();
-        let applied = noted(engine, &mut memory, plan, |engine, _| {
-            seen(engine.commit().apply_running(running, plan))
+        let applied = self.patience.once_it_has_patched(|| {
+            noted(engine, &mut memory, plan, |engine, _| {
+                seen(engine.commit().apply_running(running, plan))
+            })
         })?;
         let Some(applied) = applied else {
             return Ok(Written::Not);
@@ -341,8 +356,10 @@ impl Patching {
         carried: &mut Carried,
     ) -> Result<(Applied, Duration), TracingError> {
         let mut memory = guest.memory().clone();
-        let (applied, time) = noted(engine, &mut memory, plan, |engine, _| {
-            self.pause(engine, guest, plan, carried)
+        let (applied, time) = self.patience.once_it_has_patched(|| {
+            noted(engine, &mut memory, plan, |engine, _| {
+                self.pause(engine, guest, plan, carried)
+            })
         })?;
         self.switched.stopped += applied.written;
         self.made(&applied);
@@ -357,12 +374,12 @@ impl Patching {
         carried: &mut Carried,
     ) -> Result<(Applied, Duration), TracingError> {
         let (applied, time) = carried.stops.during(guest, |stopped| {
-            let since = (self.now)();
+            let since = (self.clock.now)();
             engine.look(&*stopped);
             self.is_in_place = is_where_loaded(guest, &*stopped, engine);
             let applied = engine.commit().apply(stopped, plan);
-            let time = (self.now)().saturating_sub(since);
-            let moves_places = |step: &PlanStep| matches!(step.what, What::Place { .. });
+            let time = (self.clock.now)().saturating_sub(since);
+            let moves_places = |step: &Step| matches!(step.what, What::Place { .. });
             if applied.is_ok() && plan.steps.iter().any(moves_places) {
                 guest.set_detours(engine.detours());
             }

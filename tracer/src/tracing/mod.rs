@@ -25,6 +25,7 @@ mod module_probes;
 mod modules;
 mod one_session;
 pub mod options;
+mod patience;
 mod phases;
 mod place;
 mod probe_room;
@@ -82,7 +83,7 @@ pub use restore::restore;
 use session::{LastCalls, Scratch, Shared, TraceSession};
 use sessions::TraceSessions;
 use status::Dumped;
-use status::{Digest, SessionList, Switched, SwitchedLocks, microseconds};
+use status::{Digest, SessionList, SwitchedLocks, Thawed, microseconds};
 use stops::Stops;
 use timekeeping::Timekeeping;
 pub use window::WINDOW_PERIOD;
@@ -211,7 +212,7 @@ impl Tracing {
         } = options;
         let mut default = TraceSession::new(DEFAULT_SESSION, tracer, session, filter, &shared)?;
         default.waiting = options.enabled;
-        let patching = Patching::new(options.patch_method, options.max_pause, host.clock.now);
+        let patching = Patching::new(options.patch_method, options.max_pause, host.clock);
         Ok(Self {
             attachment: Attachment {
                 engine,
@@ -358,10 +359,19 @@ impl Tracing {
     }
 
     /// Patching continues after somebody has looked at what froze it.
-    pub fn thaw(&mut self) -> Switched {
-        let changed = self.attachment.engine.sites().frozen().is_some();
-        self.attachment.engine.sites_mut().thaw();
-        Switched { changed }
+    ///
+    /// # Errors
+    /// [`TracingError::Stop`]; then it is frozen as before.
+    pub fn thaw(&mut self, guest: &impl Guest) -> Result<Thawed, TracingError> {
+        let engine = &mut self.attachment.engine;
+        if engine.sites().frozen().is_none() {
+            return Ok(Thawed::default());
+        }
+        let given_back = Stops::default().during(guest, |stopped| engine.thaw(stopped))?;
+        Ok(Thawed {
+            changed: true,
+            given_back,
+        })
     }
 
     /// Makes the guest's listed lock prefixes effective, or not.

@@ -11,9 +11,11 @@ use trace::export::uftrace::WaitingModules;
 
 use super::Tracing;
 use super::attachment::Attachment;
+use super::patience::is_patching;
 use super::probes::SetProbes;
 use super::remarks::functions_traced;
 use super::stops::Stops;
+use crate::engine::Moved;
 use crate::guest::Guest;
 
 /// When the guest was asked for its modules.
@@ -22,6 +24,8 @@ pub(super) struct Modules {
     last: Option<Duration>,
     /// Modules have their turn in a later look since this one, or since the one after it.
     waiting_since: Option<Duration>,
+    /// What the last look has found could not be traced, as the guest was changing its own text.
+    is_unfinished: bool,
 }
 
 impl Modules {
@@ -56,13 +60,26 @@ impl Modules {
             let refused = format!("module {module} cannot be traced: {why}");
             on.remarks.say(Level::Warn, refused);
         }
-        if !moved.is_change() {
+        if !moved.is_change() && !self.is_unfinished {
             return;
         }
+        on.patching.is_for_a_look(true);
+        self.follow(on, probes, guest, (&moved, before));
+        on.patching.is_for_a_look(false);
+    }
+
+    /// Traces what has come.
+    fn follow(
+        &mut self,
+        on: &mut Attachment,
+        probes: &mut SetProbes,
+        guest: &impl Guest,
+        (moved, before): (&Moved, Option<Duration>),
+    ) {
         on.look_for_lost_probes();
         log::debug!("modules: came {:?}, left {:?}", moved.came, moved.left);
         on.take_over_image(guest.memory());
-        on.refilter_started(guest);
+        self.is_unfinished = !on.refilter_started(guest);
         let is_late = |module: &&Arc<str>| Some(*module) != moved.announced.as_ref();
         let late = before.map(|before| (on.shared.host.now)().saturating_sub(before));
         let came = moved.came.iter().map(|module| {
@@ -133,7 +150,10 @@ impl Attachment {
         }
     }
 
-    fn refilter_started(&mut self, guest: &impl Guest) {
+    /// Has sessions trace what there is now. Says whether that was done, or the guest was changing its own text: then it is for the
+    /// next look.
+    fn refilter_started(&mut self, guest: &impl Guest) -> bool {
+        let mut is_done = true;
         for index in 0..self.sessions.len() {
             let Ok(session) = self.sessions.at(index) else {
                 continue;
@@ -149,6 +169,7 @@ impl Attachment {
             let changed = selected
                 .map_err(Into::into)
                 .and_then(|selection| self.change(guest, index, id, (filter, selection), stops));
+            is_done &= !changed.as_ref().is_err_and(is_patching);
             let (level, remark) = match changed {
                 Ok(changed) => {
                     let traced = functions_traced(changed.traced);
@@ -158,6 +179,7 @@ impl Attachment {
             };
             self.remarks.say(level, remark);
         }
+        is_done
     }
 }
 

@@ -22,7 +22,7 @@ pub use probes::{ProbeList, ProbeStatus, ProbesChanged};
 pub use profile::{Profile, ProfiledFunction};
 pub use rings::{Dumped, RingStatus, WaitStatus};
 pub use sessions::{
-    Deleted, OnlyStatus, SessionList, SessionStatus, Switched, TaskStatus, TasksChanged,
+    Deleted, OnlyStatus, SessionList, SessionStatus, Switched, TaskStatus, TasksChanged, Thawed,
 };
 pub use tracing::{
     ClockPageStatus, Digest, FrozenStatus, LocksStatus, SwitchedLocks, SwitchedSites,

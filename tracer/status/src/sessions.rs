@@ -152,6 +152,16 @@ impl TasksChanged {
     }
 }
 
+/// Result of `thaw`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Thawed {
+    /// `false` when nothing was frozen.
+    pub changed: bool,
+    /// At so many functions what stood there before us stands again, since somebody else has put it there: they are not traced any
+    /// more, until somebody begins that anew.
+    pub given_back: u64,
+}
+
 /// Result of the methods that only switch something: whether it was switched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Switched {

@@ -24,7 +24,7 @@ use status::{
     Changed, Deleted, Digest, Functions, LocksStatus, Profile, SessionList, SessionStatus,
     SwitchedLocks, TracingStatus,
 };
-use status::{Dumped, RingStatus, WaitStatus};
+use status::{Dumped, RingStatus, Thawed, WaitStatus};
 use tracer::tracing::options::DEFAULT_SESSION;
 
 /// Makes the request and prints the result.
@@ -61,11 +61,7 @@ pub fn ctl(options: &CtlOptions) -> Result<ExitStatus, Failure> {
         CtlVerb::Top(of) => top::top(options, of),
         CtlVerb::Tail(of) => tail::tail(options, of),
         CtlVerb::SmpLocks(method) => ask(options, method, locks),
-        CtlVerb::Thaw(method) => ask(
-            options,
-            method,
-            switched("patching goes on", "it was not frozen"),
-        ),
+        CtlVerb::Thaw(method) => ask(options, method, thawed),
         CtlVerb::Digest(method) => ask(options, method, digest),
         CtlVerb::Errors(method) => ask(options, method, errors),
         CtlVerb::Shutdown(method) => ask(
@@ -74,6 +70,18 @@ pub fn ctl(options: &CtlOptions) -> Result<ExitStatus, Failure> {
             switched("shutting down", "it is ending already"),
         ),
         CtlVerb::Version(method) => ask(options, method, version),
+    }
+}
+
+fn thawed(thawed: &Thawed) -> String {
+    match thawed {
+        Thawed { changed: false, .. } => "it was not frozen\n".to_owned(),
+        Thawed { given_back: 0, .. } => "patching goes on\n".to_owned(),
+        Thawed { given_back, .. } => format!(
+            "patching goes on; somebody else has put what stood there before over our jumps of {}, which {} not traced any more\n",
+            counted(*given_back, "function"),
+            if *given_back == 1 { "is" } else { "are" },
+        ),
     }
 }
 

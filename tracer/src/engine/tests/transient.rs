@@ -5,6 +5,8 @@ use image::{Linux, TextRange};
 
 use super::*;
 use crate::linux::kernel::{InitState, Kernel};
+use crate::linux::kernel_view::KernelTables;
+use crate::linux::mutex::KernelMutex;
 use crate::points::any;
 
 /// Where the mock guest's `system_state` lies, and the value from which on init text is gone.
@@ -22,6 +24,7 @@ fn kernel() -> Kernel {
         modules: None,
         kprobes: Ok(None),
         hides_kprobes: false,
+        text_mutex: None,
         tasks: None,
         cgroups: None,
         stacks: None,
@@ -400,4 +403,93 @@ fn where_a_kernel_may_have_probes_that_nobody_sees_is_counted() {
         let back = change(&mut engine, &mut target, session, []).unwrap();
         assert_eq!((back.restored as u64, back.unasked), (COUNT, unasked));
     }
+}
+
+/// Where the mock guest's `text_mutex` has its owner.
+const TEXT_MUTEX: Gva = Gva(0xffff_ffff_8700_0000);
+
+/// A Linux with 2 functions that says who changes its text.
+fn linux_that_patches() -> (Engine, MockTarget, SessionId) {
+    let image = nop_image(2);
+    let mut target = MockTarget::with_image(2, REGION, &image, Rights::ALL).unwrap();
+    let page = Gpa(0x9000);
+    target.map(TEXT_MUTEX, page, 4096, Rights::ALL).unwrap();
+    let tables = KernelTables {
+        top: target.root().table,
+        five_levels: None,
+    };
+    let mut engine = Engine::new(Arc::new(image));
+    engine.transient.inside = Some(Box::new(Kernel {
+        text_mutex: Some(KernelMutex::at(TEXT_MUTEX, tables)),
+        ..kernel()
+    }));
+    let region = target.region();
+    engine.attach(&mut target, region).unwrap();
+    let session = engine.create_session(&mut target, config("one")).unwrap();
+    (engine, target, session)
+}
+
+/// Its `__text_poke` compares what it has written: a jump of ours there by then is a `BUG`.
+#[test]
+fn nothing_is_put_into_the_text_of_a_linux_that_is_changing_it() {
+    let (mut engine, mut target, session) = linux_that_patches();
+    let holds = |target: &mut MockTarget, owner: u64| {
+        target.write(TEXT_MUTEX, &owner.to_le_bytes()).unwrap();
+    };
+    holds(&mut target, 0xffff_8881_0000_0000);
+    let original = target.clone();
+    let refused = change(&mut engine, &mut target, session, 0..2).unwrap_err();
+    assert!(refused.to_string().contains("text_mutex"), "{refused}");
+    for function in 0..2 {
+        let at = engine.image().sites[function].address;
+        let bytes = |target: &MockTarget| {
+            let mut bytes = [0; 5];
+            target.read(at, &mut bytes).unwrap();
+            bytes
+        };
+        assert_eq!(bytes(&target), bytes(&original));
+    }
+    holds(&mut target, 0);
+    let applied = change(&mut engine, &mut target, session, 0..1).unwrap();
+    assert_eq!(applied.patched, 1);
+    // What is ours is taken away all the same; nothing new comes.
+    holds(&mut target, 1);
+    let refused = change(&mut engine, &mut target, session, 1..2).unwrap_err();
+    assert!(refused.to_string().contains("text_mutex"), "{refused}");
+    let applied = change(&mut engine, &mut target, session, []).unwrap();
+    assert_eq!(applied.restored, 1);
+    // Who hides the word keeps nobody from anything.
+    let tables = KernelTables {
+        top: target.root().table,
+        five_levels: None,
+    };
+    let nowhere = KernelMutex::at(Gva(TEXT_MUTEX.0 + 4096), tables);
+    engine.transient.inside = Some(Box::new(Kernel {
+        text_mutex: Some(nowhere),
+        ..kernel()
+    }));
+    let applied = change(&mut engine, &mut target, session, 0..2).unwrap();
+    assert_eq!(applied.patched, 2);
+}
+
+/// Its tracer was switched on over our jumps, and off again.
+#[test]
+fn what_the_guest_has_given_back_is_its_own_once_somebody_has_looked() {
+    let (mut engine, mut target, session) = linux_that_patches();
+    change(&mut engine, &mut target, session, 0..2).unwrap();
+    let at = engine.image().sites[0].address;
+    for theirs in [[0xe8, 1, 2, 3, 4], NOP5] {
+        target.write(at, &theirs).unwrap();
+        let frozen = change(&mut engine, &mut target, session, []).unwrap_err();
+        assert!(matches!(frozen, ApplyError::Frozen(_)), "{frozen}");
+        // With a call there it is not given back yet.
+        let given_back = engine.thaw(&mut target);
+        assert_eq!(given_back, u64::from(theirs == NOP5));
+    }
+    assert_eq!(engine.sites().patched(), 1);
+    let applied = change(&mut engine, &mut target, session, []).unwrap();
+    assert_eq!((applied.restored, applied.written), (1, 1));
+    // It can be traced again.
+    let applied = change(&mut engine, &mut target, session, 0..2).unwrap();
+    assert_eq!(applied.patched, 2);
 }

@@ -81,11 +81,23 @@ fn sites<F: FnMut(&mut MockTarget, u32)>(busy: &Busy<F>, pokes: &[Poke]) -> Vec<
 const NONE: fn(usize) -> Shared = |_| Shared {
     before: false,
     after: false,
+    is_its_own: true,
 };
 const BEFORE: Shared = Shared {
     before: true,
     after: false,
+    is_its_own: true,
 };
+
+/// Of a guest that cannot be asked whether it changes its text.
+fn apply<F: FnMut(&mut MockTarget, u32)>(
+    busy: &mut Busy<F>,
+    image: &Image,
+    pokes: &[Poke],
+    shared: impl Fn(usize) -> Shared,
+) -> Result<Left, TransactionError> {
+    super::apply(busy, image, pokes, shared, |_| None)
+}
 
 #[test]
 fn each_site_is_one_exchange_and_the_rest_of_its_word_stays() {
@@ -161,7 +173,7 @@ fn a_site_that_the_guest_takes_between_the_look_and_the_exchange_is_its_own() {
     let (image, mut busy, pokes) = guest(3, take);
     let left = apply(&mut busy, &image, &pokes, |poke| Shared {
         before: poke == 1,
-        after: false,
+        ..Shared::default()
     })
     .unwrap();
     assert_eq!(left.into_keys().collect::<Vec<_>>(), [1]);
@@ -182,6 +194,68 @@ fn what_the_guest_writes_over_a_new_jump_stays_and_is_said() {
     assert!(error.to_string().contains("f0"), "{error}");
     let stand = [&foreign[..], OLD.as_slice()];
     assert_eq!(sites(&busy, &pokes), stand);
+}
+
+/// Linux' own tracer looks at all of its sites first and writes them afterwards.
+#[test]
+fn a_site_whose_new_jump_the_guest_has_written_a_call_over_is_its_own() {
+    let call = [0xe8, 1, 0, 0, 0];
+    let over = |machine: &mut MockTarget, number| {
+        if number == 2 {
+            machine.write(Gva(TEXT), &call).unwrap();
+        }
+    };
+    let (image, mut busy, pokes) = guest(2, over);
+    let left = apply(&mut busy, &image, &pokes, |_| BEFORE).unwrap();
+    assert_eq!(left.into_keys().collect::<Vec<_>>(), [0]);
+    assert_eq!(sites(&busy, &pokes), [&call[..], JUMP.as_slice()]);
+}
+
+/// What the guest has just written it compares: a jump of ours that is there by then would be the end of it.
+#[test]
+fn nothing_is_put_into_the_text_of_a_guest_that_is_changing_it() {
+    let (image, mut busy, pokes) = guest(3, idle);
+    let patches = |_: &Busy<_>| Some(true);
+    let error = super::apply(&mut busy, &image, &pokes, |_| BEFORE, patches).unwrap_err();
+    assert!(
+        matches!(error.cause, PokeError::GuestPatches { .. }),
+        "{error}"
+    );
+    assert_eq!(busy.exchanges, 0);
+    // Neither is what comes later, where it has begun meanwhile; what was put there before is taken away.
+    let many = SEEN_TOGETHER as u64 + 1;
+    let (image, mut busy, pokes) = guest(many, idle);
+    let asked = std::cell::Cell::new(0);
+    let patches = |_: &Busy<_>| Some(asked.replace(asked.get() + 1) > 2);
+    let error = super::apply(&mut busy, &image, &pokes, |_| BEFORE, patches).unwrap_err();
+    assert_eq!(
+        (error.undone, error.stuck.len()),
+        (SEEN_TOGETHER, 0),
+        "{error}"
+    );
+    assert!(sites(&busy, &pokes).iter().all(|bytes| *bytes == NOP5));
+    // Our own are taken away whatever it does.
+    let (image, mut busy, pokes) = guest(1, idle);
+    apply(&mut busy, &image, &pokes, NONE).unwrap();
+    let back = [pokes[0].reverse()];
+    let after = Shared {
+        after: true,
+        ..Shared::default()
+    };
+    super::apply(&mut busy, &image, &back, |_| after, |_| Some(true)).unwrap();
+    assert_eq!(sites(&busy, &pokes), [NOP5]);
+}
+
+/// One that is given back after the guest was asked may not have been compared yet.
+#[test]
+fn a_site_that_was_the_guests_when_it_was_looked_at_is_left_even_if_it_is_given_back() {
+    let (image, mut busy, pokes) = guest(2, |machine: &mut MockTarget, _| {
+        machine.write(Gva(TEXT + 16), &NOP5).unwrap();
+    });
+    busy.machine.write(pokes[1].at, &[0xe8, 1, 0, 0, 0]).unwrap();
+    let left = super::apply(&mut busy, &image, &pokes, |_| BEFORE, |_| Some(false)).unwrap();
+    assert_eq!(left.into_keys().collect::<Vec<_>>(), [1]);
+    assert_eq!(sites(&busy, &pokes), [JUMP.as_slice(), &NOP5]);
 }
 
 /// What is wrong with a site.
@@ -254,7 +328,7 @@ proptest! {
             let all: Vec<Poke> = toggled.iter().map(poke).collect();
             let shared = |poke: usize| {
                 let after = ours[toggled[poke]];
-                Shared { before: !after, after }
+                Shared { before: !after, after, is_its_own: !after }
             };
             let left = apply(&mut busy, &image, &all, shared).unwrap();
             let made = toggled.iter().enumerate().filter(|(poke, _)| !left.contains_key(poke));

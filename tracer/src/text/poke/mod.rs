@@ -150,6 +150,17 @@ pub enum PokeError {
         /// How often it was tried.
         tries: u32,
     },
+    /// The guest is changing its own text.
+    #[error(
+        "the guest is changing text of its own right now (somebody holds its `text_mutex`), so {symbol} at {at} was left as it was: \
+         try again"
+    )]
+    GuestPatches {
+        /// The function.
+        symbol: Arc<str>,
+        /// The site.
+        at: Gva,
+    },
     /// The guest has a probe of its own where instructions would be displaced.
     #[error(
         "the guest has a probe of its own (a kprobe) at {kprobe}, in the way of what would be displaced at {at} in \
@@ -423,6 +434,14 @@ fn check_vcpus(
         }
     }
     Ok(())
+}
+
+/// Why this is not written now.
+pub(crate) fn while_it_patches(image: &Image, poke: &Poke) -> PokeError {
+    PokeError::GuestPatches {
+        symbol: symbol(image, poke.function),
+        at: poke.at,
+    }
 }
 
 pub(crate) fn symbol(image: &Image, function: FunctionId) -> Arc<str> {

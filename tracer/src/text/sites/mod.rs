@@ -386,6 +386,34 @@ impl Sites {
     pub fn thaw(&mut self) {
         self.frozen = None;
     }
+
+    /// Takes functions for the guest's own again at whose sites what stood there before us stands again: a tracer of the guest's own that
+    /// was switched on over our jumps leaves nops where it is switched off. Not where probes are on the way. Says how many.
+    pub fn take_given_back(&mut self, memory: &(impl TargetMemory + ?Sized)) -> u64 {
+        let own = self.all.iter_mut();
+        let is_function_only = |site: &&mut Site| {
+            let lead = site.state.lead();
+            site.point == Point::Function
+                && lead.is_some_and(|lead| lead.recorded_by.is_empty() && Some(lead.to) == lead.own)
+        };
+        let mut given_back = 0;
+        for site in own.filter(is_function_only) {
+            let found = site.original.like(|bytes| memory.read(site.at, bytes));
+            if found.is_ok_and(|found| found == site.original) {
+                (site.now, site.state) = (site.original, State::Original);
+                given_back += 1;
+            }
+        }
+        given_back
+    }
+
+    /// Where the site of a function is and what of ours was written there, if something was.
+    #[must_use]
+    pub fn ours_at(&self, function: FunctionId) -> Option<(Gva, SiteBytes)> {
+        let site = self.own(function)?;
+        site.state.lead()?;
+        Some((site.at, site.now))
+    }
 }
 
 impl SiteId {

@@ -201,7 +201,7 @@ fn each_way_to_change_text_leaves_the_same() {
     let methods = [PatchMethod::Quiesce, PatchMethod::Live, PatchMethod::Atomic];
     let digests = methods.map(|method| {
         let (mut tracing, mut guest) = prepared(small(None));
-        tracing.attachment.patching = Patching::new(method, None, mock::HOST.now);
+        tracing.attachment.patching = Patching::new(method, None, mock::HOST);
         (guest.serves_breakpoints, guest.is_mapped) = (true, true);
         let changed = tracing.start(&guest, DEFAULT_SESSION, None, &only("f1*"));
         // In one the rings are made, whatever the method.

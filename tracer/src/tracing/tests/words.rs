@@ -28,8 +28,7 @@ fn changed_by(
     max_pause: Option<Duration>,
 ) -> (Tracing, MockGuest) {
     let (mut tracing, mut guest) = prepared_of(image, small(None));
-    let now = mock::HOST.now;
-    tracing.attachment.patching = Patching::new(method, max_pause, now);
+    tracing.attachment.patching = Patching::new(method, max_pause, mock::HOST);
     (guest.is_mapped, guest.serves_breakpoints) = (true, true);
     (tracing, guest)
 }

@@ -6,7 +6,7 @@ use clap::Args;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use serde::{Deserialize, Serialize};
 use status::Dumped;
-use status::{Changed, Functions, Profile, Switched};
+use status::{Changed, Functions, Profile, Switched, Thawed};
 use tracer::tracing::filters::Globs;
 use tracer::tracing::options::Tracer;
 use tracer::tracing::{Begin, WantedDump};
@@ -131,7 +131,7 @@ methods! {
         };
 
     /// Patch again, after you have looked into what froze it
-    Thaw(Nothing) "thaw" -> Switched: |_, tracing, _guest| tracing.thaw();
+    Thaw(Nothing) "thaw" -> Thawed: |_, tracing, guest| tracing.thaw(guest)?;
 }
 
 /// A path for the VMM, which may run in another directory than we do.
