@@ -21,6 +21,8 @@ pub struct Spare {
     pub pages: Vec<TextRange>,
     /// For entries of 1 GiB.
     pub giants: Vec<TextRange>,
+    /// Where the topmost table lies that all others are made from; none where its image does not say.
+    pub tables: Option<Gva>,
 }
 
 /// Functions that must never be patched.

@@ -129,6 +129,7 @@ impl Personality for Linux {
     }
 
     fn text_limit(&self) -> Option<Gva> {
+            tables: address_space::tables(image),
         Some(AREA.end)
     }
 
