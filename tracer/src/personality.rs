@@ -34,6 +34,15 @@ pub struct NeverTraced {
     pub why: &'static str,
 }
 
+/// Functions whose returns must not be hooked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NeverHooked {
+    /// Their whole names.
+    pub names: &'static [&'static str],
+    /// Why not.
+    pub why: &'static str,
+}
+
 /// Text of which nothing may be patched but at patch sites, whatever the functions in it are called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NeverChanged {
@@ -107,6 +116,12 @@ pub trait Personality: Debug + Sync {
     /// The same by where it lies in an image.
     fn text_before_gs(&self, _: &Image) -> Option<NeverChanged> {
         None
+    }
+
+    /// Functions of it that go by their own return address, or by that of who has called them: they are traced, and their returns are
+    /// left alone.
+    fn never_hooked(&self) -> &'static [NeverHooked] {
+        &[]
     }
 
     /// Whether all of its text runs in one ring. Else only the page tables of a vCPU say in which a function does.
