@@ -221,7 +221,7 @@ pub enum StopError {
     },
     /// One vCPU's registers are not those of the kernel that is traced.
     #[error(
-        "vCPU {vcpu} executed a guest of the guest whenever it was stopped, for {deadline:?}, so the registers of the traced kernel are not to be had; the guest runs on unchanged; try again when that guest is idle"
+        "vCPU {vcpu} executed a guest of the guest, or its firmware, whenever it was stopped, for {deadline:?}, so the registers of the traced kernel are not to be had; the guest runs on unchanged; try again when that guest is idle"
     )]
     Nested {
         /// Which one.

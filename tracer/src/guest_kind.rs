@@ -44,6 +44,13 @@ pub fn before_gs() -> impl Iterator<Item = &'static NeverTraced> {
     KINDS.iter().flat_map(|kind| kind.before_gs())
 }
 
+/// Leaves the returns of those functions of an image alone of which its kind says so.
+pub fn leave_returns(image: &mut Image) {
+    for group in of(image).never_hooked() {
+        image.leave_returns(group.names, group.why);
+    }
+}
+
 impl PanicMarks {
     /// How a guest of this image says that it dies.
     #[must_use]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use image::{Added, TextRange};
 use terms::addr::{Gpa, Gva};
 use terms::region::Region;
+use terms::site::SITE_LENGTH;
 
 use crate::current_task::Cgroup;
 use crate::module::Module;
@@ -28,8 +29,8 @@ pub struct Loaded {
 pub struct Contents {
     /// Where the functions in its text begin, by address, one for each, and what they are called.
     pub functions: Vec<(Gva, String)>,
-    /// Sites in its text, ascending.
-    pub sites: Vec<Gva>,
+    /// Sites in its text, ascending, and what stands there.
+    pub sites: Vec<(Gva, [u8; SITE_LENGTH])>,
 }
 
 impl Contents {

@@ -21,6 +21,8 @@ pub struct Spare {
     pub pages: Vec<TextRange>,
     /// For entries of 1 GiB.
     pub giants: Vec<TextRange>,
+    /// Where the topmost table lies that all others are made from; none where its image does not say.
+    pub tables: Option<Gva>,
 }
 
 /// Functions that must never be patched.
@@ -28,6 +30,15 @@ pub struct Spare {
 pub struct NeverTraced {
     /// Their names, as globs.
     pub globs: &'static [&'static str],
+    /// Why not.
+    pub why: &'static str,
+}
+
+/// Functions whose returns must not be hooked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NeverHooked {
+    /// Their whole names.
+    pub names: &'static [&'static str],
     /// Why not.
     pub why: &'static str,
 }
@@ -105,6 +116,12 @@ pub trait Personality: Debug + Sync {
     /// The same by where it lies in an image.
     fn text_before_gs(&self, _: &Image) -> Option<NeverChanged> {
         None
+    }
+
+    /// Functions of it that go by their own return address, or by that of who has called them: they are traced, and their returns are
+    /// left alone.
+    fn never_hooked(&self) -> &'static [NeverHooked] {
+        &[]
     }
 
     /// Whether all of its text runs in one ring. Else only the page tables of a vCPU say in which a function does.

@@ -24,6 +24,7 @@ pub mod files;
 pub mod foreign;
 pub mod guest;
 pub mod host;
+mod kernel_text;
 pub mod layout;
 pub mod live;
 pub mod loader;

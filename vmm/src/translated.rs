@@ -8,12 +8,15 @@ use tracer::PageTableRoot;
 use tracer::target::{MemoryError, VcpuRegisters};
 
 use crate::all_memory::AllMemory;
+use crate::kernel_text::KernelText;
 use crate::scatter::{Piece, pieces, read_pieces, write_pieces};
 
 /// Guest memory, with what is known of the translation of its addresses.
 #[derive(Debug)]
 pub(crate) struct Translated<R> {
     ram: R,
+    /// The kernel whose addresses these are, where that is known.
+    kernel: Option<KernelText>,
     root: Option<PageTableRoot>,
     /// The page that was accessed last: most accesses go to neighbours, and walking the guest's
     /// tables takes longer than the access.
@@ -21,18 +24,20 @@ pub(crate) struct Translated<R> {
 }
 
 impl<R: AllMemory> Translated<R> {
-    /// Memory as the first of `vcpus` sees it that translates addresses.
-    pub(crate) fn new(ram: R, vcpus: &[VcpuRegisters]) -> Self {
+    /// Memory as the first of `vcpus` sees it that executes with the page tables of `kernel`; where that is not known, or none
+    /// does, that translates addresses.
+    pub(crate) fn new(ram: R, vcpus: &[VcpuRegisters], kernel: Option<KernelText>) -> Self {
         Self {
-            root: root_of(&ram, vcpus),
+            root: root_of(&ram, vcpus, kernel),
             ram,
+            kernel,
             page: Cell::new(None),
         }
     }
 
     /// The registers have changed.
     pub(crate) fn seen_by(&mut self, vcpus: &[VcpuRegisters]) {
-        self.root = root_of(&self.ram, vcpus);
+        self.root = root_of(&self.ram, vcpus, self.kernel);
         self.page.set(None);
     }
 
@@ -136,11 +141,23 @@ impl<R: AllMemory> Translated<R> {
     }
 }
 
-/// The page tables in force on the first vCPU that has any which can be read: those of others can lie in memory that the guest has
-/// got since it was attached to.
-fn root_of(ram: &impl AllMemory, vcpus: &[VcpuRegisters]) -> Option<PageTableRoot> {
-    let online = vcpus.iter().filter(|vcpu| vcpu.online);
-    let mut roots = online.filter_map(|vcpu| PageTableRoot::of(vcpu).ok());
+/// The page tables in force on the first vCPU that has those of `kernel`; else on the first one that has any which can be read:
+/// those of others can lie in memory that the guest has got since it was attached to.
+fn root_of(
+    ram: &impl AllMemory,
+    vcpus: &[VcpuRegisters],
+    kernel: Option<KernelText>,
+) -> Option<PageTableRoot> {
+    let online = || vcpus.iter().filter(|vcpu| vcpu.online);
+    // The first one may be in a guest of the guest, or in its firmware.
+    let of_kernel = kernel.and_then(|kernel| {
+        let mut roots = online().filter_map(|vcpu| kernel.root_of(ram, vcpu).ok()?);
+        roots.next()
+    });
+    if of_kernel.is_some() {
+        return of_kernel;
+    }
+    let mut roots = online().filter_map(|vcpu| PageTableRoot::of(vcpu).ok());
     roots.find(|root| ram.read_physical(root.table, &mut [0; 8]).is_ok())
 }
 
@@ -156,5 +173,43 @@ impl Page {
     fn locate(self, at: Gva) -> Option<(Gpa, u64)> {
         let offset = at.0.wrapping_sub(self.start.0);
         (offset < self.bytes).then(|| (Gpa(self.physical.0 + offset), self.bytes - offset))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel_text::testing::{TEXT, two_vcpus};
+
+    /// The first vCPU was once met in a guest of the guest: nothing of the kernel's text was found, and it stayed patched.
+    #[test]
+    fn the_kernel_is_seen_with_its_own_page_tables_whoever_has_them() {
+        const ELSEWHERE: u64 = 0x60_0000;
+        let word = |at: Gpa| at.0.to_le_bytes();
+        for (places, seen) in [
+            ([ELSEWHERE, TEXT.place.0], TEXT.place),
+            ([TEXT.place.0, ELSEWHERE], TEXT.place),
+            // Nobody has them.
+            ([ELSEWHERE, ELSEWHERE], Gpa(ELSEWHERE)),
+        ] {
+            let (ram, vcpus) = two_vcpus(places);
+            for at in [TEXT.place, Gpa(ELSEWHERE)] {
+                ram.write(at, &word(at)).unwrap();
+            }
+            let mut memory = Translated::new(&ram, &vcpus, Some(TEXT));
+            for _ in 0..2 {
+                let mut found = [0; 8];
+                memory.read(TEXT.at, &mut found).unwrap();
+                assert_eq!(found, word(seen), "{places:#x?}");
+                memory.seen_by(&vcpus);
+            }
+        }
+        // Where the kernel is not known, the first one counts.
+        let (ram, vcpus) = two_vcpus([ELSEWHERE, TEXT.place.0]);
+        ram.write(Gpa(ELSEWHERE), &[7; 8]).unwrap();
+        let mut found = [0; 8];
+        let memory = Translated::new(&ram, &vcpus, None);
+        memory.read(TEXT.at, &mut found).unwrap();
+        assert_eq!(found, [7; 8]);
     }
 }

@@ -70,7 +70,8 @@ fn check(memory: &GuestMemory<'_>, layout: &ModuleLayout, module: &Module) {
         return;
     };
     let holds = |at: Gva, bytes: u64| at >= module.text.start && at.0 + bytes <= module.text.end.0;
-    assert!(found.sites.is_sorted() && found.sites.iter().all(|site| holds(*site, 5)));
+    let sites = || found.sites.iter().map(|(site, _)| *site);
+    assert!(sites().is_sorted() && sites().all(|site| holds(site, 5)));
     let addresses = || found.functions.iter().map(|(address, _)| *address);
     assert!(addresses().is_sorted_by(|one, next| one < next) && addresses().all(|at| holds(at, 1)));
     assert!(found.functions.iter().all(|(_, name)| is_name(name)));

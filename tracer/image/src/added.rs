@@ -5,10 +5,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use insn::nop::NOP5;
+use insn::scan::{LeadingCall, leading_call};
 use terms::addr::Gva;
 use terms::function::{Function, FunctionId};
 use terms::site::SITE_LENGTH;
 
+use super::locate::Profilers;
 use super::{Image, Site, SiteForm, SiteKind, TextRange, Untraceable, UntraceableReason};
 
 /// Length of `endbr64`.
@@ -23,8 +25,9 @@ pub struct Added<'a> {
     pub text: TextRange,
     /// Where its functions begin and what they are called, by address.
     pub functions: &'a [(Gva, String)],
-    /// Its sites, ascending. The guest has made them nops before it let the module out.
-    pub sites: &'a [Gva],
+    /// Its sites, ascending, and what stands there. The guest has made them nops before it let the module out; one whose own tracer has
+    /// switched itself off lets it out with the calls that the compiler made.
+    pub sites: &'a [(Gva, [u8; SITE_LENGTH])],
 }
 
 impl Image {
@@ -36,6 +39,7 @@ impl Image {
         let end = first.checked_add(count).filter(|end| *end < limit)?;
         let next = added.functions.iter().skip(1).map(|(next, _)| *next);
         let ends = next.chain([added.text.end]);
+        let profilers = Profilers::of(self);
         for ((id, (address, name)), end) in (first..).zip(added.functions).zip(ends) {
             let name: Arc<str> = name.as_str().into();
             let function = Function {
@@ -46,7 +50,7 @@ impl Image {
                 module: Some(Arc::clone(added.module)),
                 ..Function::default()
             };
-            self.add_site(FunctionId(id), &function, added.sites);
+            self.add_site(FunctionId(id), &function, added.sites, &profilers);
             self.functions.push(function);
         }
         self.later.add(added.text.start, added.text.end, first..end);
@@ -54,22 +58,35 @@ impl Image {
     }
 
     /// The site at the beginning of a function, if `sites` has one.
-    fn add_site(&mut self, id: FunctionId, function: &Function, sites: &[Gva]) {
+    fn add_site(
+        &mut self,
+        id: FunctionId,
+        function: &Function,
+        sites: &[(Gva, [u8; SITE_LENGTH])],
+        profilers: &Profilers,
+    ) {
         let symbol = Arc::clone(&function.name);
-        let from = sites.partition_point(|site| *site < function.address);
-        let site = sites.get(from).copied().filter(|site| {
+        let from = sites.partition_point(|(site, _)| *site < function.address);
+        let site = sites.get(from).copied().filter(|(site, _)| {
             let offset = site.0 - function.address.0;
             (offset == 0 || offset == LANDING_PAD) && offset + SITE_LENGTH as u64 <= function.size
         });
         match site {
-            Some(address) => self.sites.push(Site {
-                address,
-                function: id,
-                symbol,
-                kind: SiteKind::Fentry,
-                form: SiteForm::Nop5,
-                original: NOP5,
-            }),
+            Some((address, bytes)) => {
+                let (form, original) = match is_left(bytes, address, profilers) {
+                    true => (SiteForm::LeftCall, bytes),
+                    // Anything else is somebody's, who gives the nop back.
+                    false => (SiteForm::Nop5, NOP5),
+                };
+                self.sites.push(Site {
+                    address,
+                    function: id,
+                    symbol,
+                    kind: SiteKind::Fentry,
+                    form,
+                    original,
+                });
+            }
             None => self.untraceable.push(Untraceable {
                 function: id,
                 symbol,
@@ -80,10 +97,20 @@ impl Image {
     }
 }
 
+/// Whether the compiler's call of the profiling function stands there.
+fn is_left(bytes: [u8; SITE_LENGTH], at: Gva, profilers: &Profilers) -> bool {
+    match leading_call(&bytes, at) {
+        Some(LeadingCall::Direct(call)) => {
+            call.length == SITE_LENGTH && profilers.kind(call.target) == Some(SiteKind::Fentry)
+        }
+        Some(LeadingCall::Indirect) | None => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{TEXT, nop_image};
+    use crate::testing::{ElfFile, TEXT, body, call, nop_image};
 
     const AWAY: u64 = TEXT + 0x10_0000;
 
@@ -145,5 +172,38 @@ mod tests {
         );
         let id = image.function_at(Gva(AWAY)).unwrap();
         assert_eq!(id.index(), image.functions.len() - 2, "of the last");
+    }
+
+    /// A Linux whose own tracer has switched itself off leaves calls in the modules that come then: their functions were all taken for
+    /// somebody else's.
+    #[test]
+    fn calls_that_the_guest_has_left_stay_calls() {
+        let file = ElfFile::new().text(TEXT, &body(&[0xc3]));
+        let file = file.function("__fentry__", TEXT, 1);
+        let mut image = Image::parse(&file.function("other", TEXT + 1, 1).build()).unwrap();
+        let functions: Vec<_> = (0..4)
+            .map(|n| (Gva(AWAY + 16 * n), format!("f{n}")))
+            .collect();
+        let left = call(AWAY, TEXT);
+        let others = call(AWAY + 16, TEXT + 1);
+        let bytes = [left, others, NOP5, [0xcc; 5]];
+        let sites: Vec<_> = functions.iter().map(|(at, _)| *at).zip(bytes).collect();
+        let added = Added {
+            module: &"one".into(),
+            text: TextRange {
+                start: Gva(AWAY),
+                end: Gva(AWAY + 64),
+            },
+            functions: &functions,
+            sites: &sites,
+        };
+        let ids = image.add(added, u32::MAX).unwrap();
+        let found = ids.map(|id| {
+            let site = image.site_of(FunctionId(id)).unwrap();
+            (site.form, site.original)
+        });
+        let nop = (SiteForm::Nop5, NOP5);
+        let expected = [(SiteForm::LeftCall, left), nop, nop, nop];
+        assert_eq!(found.collect::<Vec<_>>(), expected);
     }
 }

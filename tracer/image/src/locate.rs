@@ -25,10 +25,10 @@ const SHOWN: u64 = 8;
 const MAX_PREFIX: u64 = 64;
 
 /// The addresses of the profiling functions in an image.
-struct Profilers(Vec<(Gva, SiteKind)>);
+pub(super) struct Profilers(Vec<(Gva, SiteKind)>);
 
 impl Profilers {
-    fn of(image: &Image) -> Self {
+    pub(super) fn of(image: &Image) -> Self {
         let named = |names: &'static [&'static str], kind| {
             names
                 .iter()
@@ -42,7 +42,7 @@ impl Profilers {
         )
     }
 
-    fn kind(&self, target: Gva) -> Option<SiteKind> {
+    pub(super) fn kind(&self, target: Gva) -> Option<SiteKind> {
         self.0
             .iter()
             .find(|(address, _)| *address == target)

@@ -1,7 +1,8 @@
 //! Functions whose returns cannot be hooked: what a graph shows of them is their entries.
 //!
 //! A hook relies on a function that returns by `ret` through the slot that it was entered with. What its
-//! code shows against that is found here; a function that moves its return address on its way is not.
+//! code shows against that is found here; a function that moves its return address on its way is not. What is known of functions
+//! by their names is told ([`Image::leave_returns`]).
 
 use std::fmt;
 
@@ -21,6 +22,11 @@ pub enum Unhookable {
     },
     /// Its site is after a prologue of another form: its return address may lie anywhere.
     NoFrame,
+    /// It is known not to bear another return address than its caller's.
+    Known {
+        /// Why not.
+        why: &'static str,
+    },
 }
 
 impl fmt::Display for Unhookable {
@@ -32,6 +38,25 @@ impl fmt::Display for Unhookable {
             Self::NoFrame => f.write_str(
                 "its prologue is not `push %rbp; mov %rsp, %rbp`: no return address to find",
             ),
+            Self::Known { why } => f.write_str(why),
+        }
+    }
+}
+
+impl Image {
+    /// The returns of the functions of these names are not hooked either.
+    pub fn leave_returns(&mut self, names: &[&str], why: &'static str) {
+        let is_named = |id: &FunctionId| {
+            let function = self.function(*id);
+            function.is_some_and(|function| function.names().any(|name| names.contains(&name)))
+        };
+        let sites = self.sites.iter().map(|site| site.function);
+        let named: Vec<FunctionId> = sites.filter(is_named).collect();
+        for function in named {
+            let known = &mut self.unhookable;
+            if let Err(at) = known.binary_search_by_key(&function, |(known, _)| *known) {
+                known.insert(at, (function, Unhookable::Known { why }));
+            }
         }
     }
 }

@@ -61,6 +61,8 @@ pub enum SiteForm {
         /// What it calls.
         target: Gva,
     },
+    /// The same in a guest that makes its sites nops itself and has not made this one: it stays a call, and comes back as one.
+    LeftCall,
     /// Several nops: a thread can be preempted between them. To be normalised before the guest
     /// runs.
     MultiNop,
@@ -76,7 +78,7 @@ impl SiteForm {
     pub const fn displaced(&self) -> Option<&SiteBytes> {
         match self {
             Self::One(bytes) | Self::Several(bytes) => Some(bytes),
-            Self::Nop5 | Self::RawCall { .. } | Self::MultiNop => None,
+            Self::Nop5 | Self::RawCall { .. } | Self::LeftCall | Self::MultiNop => None,
         }
     }
 
@@ -86,6 +88,7 @@ impl SiteForm {
         match self {
             Self::Nop5 => "nop5",
             Self::RawCall { .. } => "call",
+            Self::LeftCall => "left call",
             Self::MultiNop => "multi-nop",
             Self::One(_) => "one",
             Self::Several(_) => "several",

@@ -473,4 +473,16 @@ fn functions_that_return_otherwise_are_told() {
     assert_eq!(why("pops"), at(0x26));
     assert_eq!(why("framed"), None);
     assert_eq!(why("realigned"), Some(Unhookable::NoFrame));
+    // Others are known by their names; what the code shows stays.
+    let mut image = image.clone();
+    image.leave_returns(&["interrupt", "plain", "absent"], "it unwinds");
+    let why = |name: &str| {
+        let site = image.sites.iter().find(|site| &*site.symbol == name);
+        image.unhookable(site.unwrap().function)
+    };
+    assert_eq!(why("plain"), Some(Unhookable::Known { why: "it unwinds" }));
+    assert_eq!(why("interrupt"), at(0x15));
+    assert_eq!(why("pops"), at(0x26));
+    assert_eq!(why("framed"), None);
+    assert!(image.unhookable.is_sorted_by_key(|(function, _)| *function));
 }

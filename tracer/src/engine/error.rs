@@ -80,6 +80,18 @@ pub enum AttachError {
         /// Why not.
         source: MemoryError,
     },
+    /// A processor may take what an indirect jump leads to for an attack.
+    #[error(
+        "cannot make session '{name}': vCPU {vcpu} has CET switched on (cr4 {cr4:#x}), and does not bear functions that are left by a jump: use return hook 'balanced'"
+    )]
+    BranchesTracked {
+        /// The name asked for.
+        name: String,
+        /// Which one.
+        vcpu: usize,
+        /// Its control register 4.
+        cr4: u64,
+    },
     /// Sixteen sessions are there.
     #[error("cannot make session '{name}': there are {SESSIONS_MAX} already, delete one")]
     TooManySessions {

@@ -45,7 +45,7 @@ use crate::stub::recorder::Recorder;
 use crate::stub::spec::StubSpec;
 use crate::stub::spec::{Hook, ReturnHook, SiteShape};
 use crate::stub::task::TaskCheck;
-use crate::target::{MemoryError, StoppedTarget, WindowMemory};
+use crate::target::{MemoryError, StoppedTarget, VcpuRegisters, WindowMemory};
 use crate::window::WindowError;
 
 /// All sessions, by their numbers, and the memory of those that there were.
@@ -76,6 +76,7 @@ impl Sessions {
             return Err(AttachError::NameTaken { name: config.name });
         }
         let foothold = foothold.ok_or(AttachError::NotAttached)?;
+        check_hook(target.vcpus(), &config)?;
         let mut memory = self.memory_for(foothold, target, &config, functions)?;
         let id = memory.id;
         let fitted = memory.fit(foothold, target, &config, functions);
@@ -452,6 +453,23 @@ impl Sessions {
             })
         };
         of.sessions.iter().filter_map(recorder).collect()
+    }
+}
+
+/// Refuses to leave functions by an indirect jump where a vCPU may want a landing pad at its end: return addresses have none. Whether
+/// it wants one in ring 0 says a register that is not asked for (`IA32_S_CET`); the others do without CR4.CET.
+fn check_hook(vcpus: &[VcpuRegisters], config: &SessionConfig) -> Result<(), AttachError> {
+    const CET: u64 = 1 << 23;
+    let leaves_by_jump = config.tracer.hooks_returns() && config.return_hook == ReturnHook::Jmp;
+    let mut vcpus = vcpus.iter().enumerate();
+    let tracks = |(_, vcpu): &(usize, &VcpuRegisters)| vcpu.online && vcpu.cr4 & CET != 0;
+    match vcpus.find(tracks).filter(|_| leaves_by_jump) {
+        None => Ok(()),
+        Some((vcpu, registers)) => Err(AttachError::BranchesTracked {
+            name: config.name.clone(),
+            vcpu,
+            cr4: registers.cr4,
+        }),
     }
 }
 

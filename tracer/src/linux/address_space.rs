@@ -75,6 +75,13 @@ pub(crate) fn giants() -> Vec<TextRange> {
     UNUSED.map(range).to_vec()
 }
 
+/// Where the kernel's own topmost table lies (`init_mm.pgd`), if its symbols say. The tables of calls of EFI (`efi_mm`) share less with it
+/// than those of processes: of the topmost entry they have a table of 1 GiB entries of their own, copied before each call
+/// (`efi_sync_low_kernel_mappings`).
+pub(crate) fn tables(image: &Image) -> Option<Gva> {
+    image.symbols.address_of("init_top_pgt")
+}
+
 /// All that the kernel's image takes up of `map`, its data included. All of `map` when it is nowhere in it.
 fn own(image: &Image, map: TextRange) -> TextRange {
     let segments = image.segments.iter().map(|segment| TextRange {

@@ -3,7 +3,7 @@
 
 use image::{Image, TextRange};
 
-use crate::personality::{NeverChanged, NeverTraced};
+use crate::personality::{NeverChanged, NeverHooked, NeverTraced};
 
 /// The groups of functions, each with its reason.
 pub(super) const GROUPS: &[NeverTraced] = &[
@@ -123,6 +123,15 @@ pub(super) const WITHOUT_SITES: &[NeverTraced] = &[NeverTraced {
         "vmx_vmexit",
     ],
     why: "not entered by a call: what lies on the stack is no return address, from Linux arch/x86/entry/entry_64.S, kvm/vmx/vmenter.S",
+}];
+
+/// Functions whose callers are found by unwinding and not only shown: an exception of a BPF program (since 6.7)
+/// looks for that program's frame, and takes it to be there. Where a return is hooked the unwinder meets a stub, which is none of the
+/// kernel's text, and stops. Programs cannot throw out of callbacks, so nothing else of the kernel's is between the two.
+/// `__unwind_start` begins in its own frame.
+pub(super) const UNWOUND: &[NeverHooked] = &[NeverHooked {
+    names: &["bpf_throw", "arch_bpf_stack_walk", "__unwind_start"],
+    why: "the kernel finds its caller by unwinding and relies on that, from Linux kernel/bpf/helpers.c",
 }];
 
 /// What a processor executes before anything of ours can be executed on it.

@@ -9,7 +9,7 @@ use super::{Kernel, address_space, current, deny, per_cpu, static_call};
 use crate::current_task::CurrentTask;
 use crate::introspection::Introspection;
 use crate::personality::{
-    Border, Crossing, NeverChanged, NeverTraced, PanicMarks, Personality, Spare,
+    Border, Crossing, NeverChanged, NeverHooked, NeverTraced, PanicMarks, Personality, Spare,
 };
 use crate::target::{MemoryError, TargetMemory};
 
@@ -69,6 +69,10 @@ impl Personality for Linux {
         deny::WITHOUT_SITES
     }
 
+    fn never_hooked(&self) -> &'static [NeverHooked] {
+        deny::UNWOUND
+    }
+
     fn before_gs(&self) -> &'static [NeverTraced] {
         deny::BEFORE_GS
     }
@@ -125,6 +129,7 @@ impl Personality for Linux {
         Some(Spare {
             pages: address_space::near_text(image),
             giants: address_space::giants(),
+            tables: address_space::tables(image),
         })
     }
 

@@ -243,19 +243,28 @@ impl MockTarget {
     /// # Errors
     /// [`MemoryError::NotMemory`] when there is no room for tables.
     pub fn separate(&mut self, vcpu: usize) -> Result<(), MemoryError> {
-        let copy = self.copy_table(TABLES_START, 4)?;
+        self.separate_above(vcpu, 2)
+    }
+
+    /// The same of the levels from the topmost one down to `lowest`; what lies below is shared.
+    ///
+    /// # Errors
+    /// As [`Self::separate`].
+    pub fn separate_above(&mut self, vcpu: usize, lowest: u32) -> Result<(), MemoryError> {
+        let copy = self.copy_table(TABLES_START, 4, lowest)?;
         if let Some(registers) = self.vcpus.get_mut(vcpu) {
             registers.cr3 = copy;
         }
         Ok(())
     }
 
-    fn copy_table(&mut self, table: u64, level: u32) -> Result<u64, MemoryError> {
+    fn copy_table(&mut self, table: u64, level: u32, lowest: u32) -> Result<u64, MemoryError> {
         let copy = self.new_table()?;
         for index in 0..512 {
             let mut value = self.read_word(Gpa(table + 8 * index))?;
-            if level > 2 && value & bits::PRESENT != 0 && value & bits::LARGE == 0 {
-                value = self.copy_table(value & ADDRESS_MASK, level - 1)? | value & !ADDRESS_MASK;
+            if level > lowest && value & bits::PRESENT != 0 && value & bits::LARGE == 0 {
+                let below = self.copy_table(value & ADDRESS_MASK, level - 1, lowest)?;
+                value = below | value & !ADDRESS_MASK;
             }
             self.write_word(Gpa(copy + 8 * index), value)?;
         }

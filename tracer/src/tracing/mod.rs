@@ -53,6 +53,7 @@ use crate::digest::text_digest;
 use crate::engine::{ApplyError, Engine, Foothold};
 
 use crate::filter::{Filter, Sources};
+use crate::guest_kind::leave_returns;
 use crate::points::any;
 use crate::points::locks::LockPrefixes;
 use image::Image;
@@ -186,6 +187,7 @@ impl Tracing {
             let count = any::admit(&mut image);
             log::info!("{count} functions without a patch site are traceable");
         }
+        leave_returns(&mut image);
         let image = Arc::new(image);
         let debug = kernel.debug.map(Arc::new);
         let shared = Shared {

@@ -3,7 +3,8 @@
 //! A page that was a page table when the window was opened need not be one now: after kexec, or when a kernel has
 //! built its tables anew, it is anybody's, and a zero in it is no entry that was cleared. So before an entry is
 //! written, a walk from the tables that each vCPU uses *now* has to lead to it. What turns out to be wrong
-//! afterwards is taken back. An entry that led to no memory leads there again when the window has gone.
+//! afterwards is taken back. An entry that is as it was written needs less: a vCPU may have a copy of it in a table of its own,
+//! as in a call of its firmware, if that shows it the same memory. An entry that led to no memory leads there again when the window has gone.
 
 use terms::addr::{Gpa, Gva};
 
@@ -72,12 +73,7 @@ impl Roots {
         memory: &(impl PhysicalMemory + ?Sized),
         page: &Page,
     ) -> Result<(), WindowError> {
-        let at = page.slot.address;
-        let leads = |root: PageTableRoot| {
-            let entry = entry_for(memory, root, at, page.level);
-            entry.is_ok_and(|entry| entry == Some(page.slot.entry))
-        };
-        self.all(at, leads)
+        self.all(page.slot.address, |root| leads(memory, root, page))
     }
 
     /// Whether with each of them the window's own memory is at the page's address.
@@ -86,12 +82,17 @@ impl Roots {
         memory: &(impl PhysicalMemory + ?Sized),
         page: &Page,
     ) -> Result<(), WindowError> {
-        let at = page.slot.address;
-        let shows = |root: PageTableRoot| {
-            let seen = translate(memory, root, at);
-            seen.is_ok_and(|seen| seen.physical == page.physical)
-        };
-        self.all(at, shows)
+        self.all(page.slot.address, |root| shows(memory, root, page))
+    }
+
+    /// Whether each of them leads to the page's entry, which holds what was written to it, or to a copy of it.
+    fn have(
+        &self,
+        memory: &(impl PhysicalMemory + ?Sized),
+        page: &Page,
+    ) -> Result<(), WindowError> {
+        let has = |root| leads(memory, root, page) || shows(memory, root, page);
+        self.all(page.slot.address, has)
     }
 
     fn all(
@@ -105,6 +106,16 @@ impl Roots {
             Some((vcpu, _)) => Err(WindowError::NotShared { vcpu: *vcpu, at }),
         }
     }
+}
+
+fn leads(memory: &(impl PhysicalMemory + ?Sized), root: PageTableRoot, page: &Page) -> bool {
+    let entry = entry_for(memory, root, page.slot.address, page.level);
+    entry.is_ok_and(|entry| entry == Some(page.slot.entry))
+}
+
+fn shows(memory: &(impl PhysicalMemory + ?Sized), root: PageTableRoot, page: &Page) -> bool {
+    let seen = translate(memory, root, page.slot.address);
+    seen.is_ok_and(|seen| seen.physical == page.physical)
 }
 
 /// Writes the entries of `pages`, which are free, if all of `roots` lead to them, and checks that all then
@@ -133,7 +144,7 @@ pub(super) fn show(
     seen
 }
 
-/// Checks that all of `roots` lead to the entries of `pages`, and puts back those that were cleared.
+/// Checks that all of `roots` have the entries of `pages`, and puts back those that were cleared, if all lead to them.
 pub(super) fn verify<'p>(
     memory: &mut (impl TextMemory + ?Sized),
     roots: &Roots,
@@ -141,11 +152,11 @@ pub(super) fn verify<'p>(
 ) -> Result<(), WindowError> {
     let mut cleared = Vec::new();
     for page in pages {
-        roots.lead_to(memory, page)?;
         match read_entry(memory, page)? {
-            found if page.is_in(found) => {}
+            found if page.is_in(found) => roots.have(memory, page)?,
             found if page.is_out(found) => cleared.push(*page),
             found => {
+                roots.lead_to(memory, page)?;
                 return Err(WindowError::Taken {
                     at: page.slot.address,
                     entry: page.slot.entry,

@@ -79,7 +79,9 @@ pub enum WindowError {
     #[error("an entry of the window in the guest's page tables is not as it was written")]
     Touched,
     /// A vCPU does not see the window.
-    #[error("vCPU {vcpu} has page tables of its own and does not see the window at {at}")]
+    #[error(
+        "vCPU {vcpu} has page tables of its own, as one has for a moment in a call of its firmware or in a guest of the guest, and does not see the window at {at}"
+    )]
     NotShared {
         /// Its number.
         vcpu: usize,

@@ -325,8 +325,7 @@ impl Window {
         seen.is_none_or(|seen| seen.user == self.user)
     }
 
-    /// Checks that the guest still has every page of the window where it was put, and that the tables of every
-    /// vCPU lead there; puts back those that it has cleared.
+    /// Checks that the guest still has every page of the window where it was put, and that every vCPU sees it there; puts back those that it has cleared.
     ///
     /// # Errors
     /// [`WindowError::Taken`] or [`WindowError::NotShared`]; then nothing was put back.
@@ -370,6 +369,25 @@ impl Window {
     pub fn is_untouched(&self, memory: &(impl PhysicalMemory + ?Sized)) -> bool {
         entries::are_in(memory, self.all_pages())
     }
+}
+
+/// The tables from which all others of the guest's are made, where it says so at `tables`; else those with which its first running
+/// vCPU executes the text. That one may have others for a moment, as in a call of its firmware, and what is put into those only is
+/// nowhere else.
+fn lasting_root(
+    target: &(impl StoppedTarget + ?Sized),
+    text: Gva,
+    tables: Option<Gva>,
+) -> Result<PageTableRoot, WindowError> {
+    let running = running_root(target, text)?;
+    let named = tables.and_then(|tables| {
+        let table = translate(target, running, tables).ok()?.physical;
+        let named = PageTableRoot { table, ..running };
+        // A kernel that is still on its first tables has nothing there.
+        let places = [running, named].map(|root| translate(target, root, text).ok());
+        (places[1].is_some() && places[0] == places[1]).then_some(named)
+    });
+    Ok(named.unwrap_or(running))
 }
 
 /// The page tables with which the first running vCPU executes the text at `text`.

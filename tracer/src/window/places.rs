@@ -20,6 +20,8 @@ pub struct Places {
     pub pages: Vec<TextRange>,
     /// Ranges for entries of 1 GiB.
     pub giants: Vec<TextRange>,
+    /// Where the topmost table lies that all others of the guest's are made from; none where nobody says.
+    pub tables: Option<Gva>,
     /// Which entries are as good as those that are zero, where there are none of these.
     pub others: Others,
 }
@@ -47,11 +49,18 @@ impl Places {
     #[must_use]
     pub fn of(image: &Image, starts: bool) -> Option<Self> {
         let text = text(image)?;
-        if let Some(Spare { pages, giants }) = guest_kind::of(image).spare(image) {
+        let spare = guest_kind::of(image).spare(image);
+        if let Some(Spare {
+            pages,
+            giants,
+            tables,
+        }) = spare
+        {
             return Some(Self {
                 text,
                 pages,
                 giants,
+                tables,
                 others: match starts {
                     true => Others::Absent,
                     false => Others::None,
@@ -76,6 +85,7 @@ impl From<TextRange> for Places {
             text,
             pages: around(text, Vec::new()),
             giants: vec![ALL],
+            tables: None,
             others: Others::Idle,
         }
     }

@@ -10,12 +10,12 @@
 use std::time::{Duration, Instant};
 
 use image::Image;
-use terms::addr::{Gpa, Gva};
 use trace::export::uftrace::PauseSpread;
+use tracer::TranslateError;
 use tracer::guest::Guest;
 use tracer::target::{PhysicalMemory, VcpuRegisters};
-use tracer::{PageTableRoot, TranslateError, translate};
 
+use crate::kernel_text::{KernelText, may_run_a_guest};
 use crate::pause_times::Times;
 
 /// Between two looks, while all is well.
@@ -31,8 +31,7 @@ const REST_FOR_LOOK: u32 = 4;
 /// Where the kernel's text lies, and what was seen of it last.
 #[derive(Debug)]
 pub(super) struct KernelWatch {
-    text: Gva,
-    place: Gpa,
+    text: KernelText,
     doubts: u32,
     next: Instant,
     /// The pauses of the guest in which it was looked.
@@ -46,12 +45,16 @@ impl KernelWatch {
         let text = text.or_else(|| Some(image.text.first()?.start))?;
         let (place, _) = guest.locate(text)?;
         Some(Self {
-            text,
-            place,
+            text: KernelText { at: text, place },
             doubts: 0,
             next: Instant::now() + PERIOD,
             pauses: Times::default(),
         })
+    }
+
+    /// Where its text lies.
+    pub const fn text(&self) -> KernelText {
+        self.text
     }
 
     /// Whether it is time for a look.
@@ -92,11 +95,10 @@ impl KernelWatch {
         if may_run_a_guest(vcpu) {
             return Seen::Kernel;
         }
-        let root = PageTableRoot::of_text(memory, vcpu, self.text);
-        match root.and_then(|root| translate(memory, root, self.text)) {
-            Ok(seen) if seen.physical == self.place => Seen::Kernel,
+        match self.text.root_of(memory, vcpu) {
+            Ok(Some(_)) => Seen::Kernel,
             Err(TranslateError::Table { .. }) => Seen::Nothing,
-            Ok(_) | Err(_) => Seen::Another,
+            Ok(None) | Err(_) => Seen::Another,
         }
     }
 }
@@ -112,27 +114,15 @@ enum Seen {
     Nothing,
 }
 
-/// Whether these can be the registers of a guest of the guest: hardware wants this bit in them. KVM says itself whose they are on
-/// newer kernels only (`KVM_RUN_X86_GUEST_MODE`), and not where it has to be asked for them.
-const fn may_run_a_guest(vcpu: &VcpuRegisters) -> bool {
-    /// CR4.VMXE, which is fixed to 1 in VMX operation, within a guest, too (Intel SDM vol. 3, 24.8).
-    const VMXE: u64 = 1 << 13;
-    /// EFER.SVME, without which VMRUN refuses a guest's registers (AMD APM vol. 2, 15.5.1).
-    const SVME: u64 = 1 << 12;
-    vcpu.cr4 & VMXE != 0 || vcpu.efer & SVME != 0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout;
-    use crate::memory::Ram;
+    use crate::kernel_text::testing::{TEXT, move_text, two_vcpus};
 
     #[test]
     fn each_pause_for_a_look_is_counted_with_its_length() {
         let mut watch = KernelWatch {
-            text: Gva(0),
-            place: Gpa(0),
+            text: TEXT,
             doubts: 0,
             next: Instant::now(),
             pauses: Times::default(),
@@ -147,29 +137,11 @@ mod tests {
 
     #[test]
     fn a_kernel_is_gone_when_no_vcpu_has_seen_its_text_several_times() {
-        const TABLE: u64 = 0x1000;
-        const LARGE_PAGE: u64 = 0x83;
-        let ram = Ram::create(layout::MEMORY_MIN_MIB, 0x1000).unwrap();
-        // One table that is its own next one, down to a page of 2 MiB.
-        let map = |to: u64| {
-            let entries = [(0, TABLE | 3), (8, to | LARGE_PAGE)];
-            for (at, entry) in entries {
-                ram.write(Gpa(TABLE + at), &u64::to_le_bytes(entry))
-                    .unwrap();
-            }
-        };
-        let vcpu = VcpuRegisters {
-            online: true,
-            cr0: 1 << 31 | 1,
-            cr3: TABLE,
-            cr4: 1 << 5,
-            efer: 1 << 10 | 1 << 8,
-            ..VcpuRegisters::default()
-        };
+        let (ram, [vcpu, _]) = two_vcpus([TEXT.place.0; 2]);
+        let map = |to| move_text(&ram, to);
         let offline = VcpuRegisters::default();
         let mut watch = KernelWatch {
-            text: Gva(0x20_0000),
-            place: Gpa(0x40_0000),
+            text: TEXT,
             doubts: 0,
             next: Instant::now(),
             pauses: Times::default(),

@@ -12,7 +12,7 @@ use trace::export::uftrace::PauseSpread;
 use tracer::clock::{HeldTime, VcpuClocks};
 use tracer::guest::StopError;
 use tracer::host_events::HostEvents;
-use tracer::target::VcpuRegisters;
+use tracer::target::{PhysicalMemory, VcpuRegisters};
 
 use super::backing::map_all;
 use super::error::ForeignError;
@@ -29,12 +29,16 @@ use super::vcpus::Vcpus;
 use super::window::{ForeignWindow, unmap_there};
 use crate::clock::HOST;
 use crate::host::kernel_events::KernelEvents;
+use crate::kernel_text::KernelText;
 use crate::memory::Ram;
 use crate::pause_times::PauseTimes;
 use crate::vcpu::FullRegisters;
 
 /// Time that a vCPU has to get out of the guest.
 pub const PATIENCE: Duration = Duration::from_secs(2);
+/// Time that one has to come back to its kernel which KVM does not say to be elsewhere: what has another kernel's page tables stays
+/// so, and is to be seen as it is.
+const IN_SUSPICION: Duration = Duration::from_millis(100);
 /// Time that attaching and letting go have, each with hundreds of calls.
 pub(super) const LONG: Duration = Duration::from_secs(30);
 
@@ -294,6 +298,11 @@ impl Foreign {
         self.is_replaced
     }
 
+    /// Where its kernel's text lies, once that is known, but for a look at the kernel itself.
+    pub(super) fn kernel_text(&self) -> Option<KernelText> {
+        self.kernel.as_ref().map(KernelWatch::text)
+    }
+
     pub(crate) const fn window_is_free(&self) -> bool {
         self.window_is_free.get()
     }
@@ -314,25 +323,32 @@ impl Foreign {
         Ok(hold.registers.clone())
     }
 
-    /// Parks all vCPUs at a moment in which none executes a guest of the guest. The guest runs between two attempts.
+    /// Parks all vCPUs at a moment in which none executes a guest of the guest, or its firmware. Between two attempts the guest
+    /// runs as long as it has stood still. One that only seems to is waited for [`IN_SUSPICION`].
     fn park_outside_guests(
         &self,
         deadline: Instant,
     ) -> Result<(AllParked, Vec<FullRegisters>), StopError> {
+        let begun = Instant::now();
         loop {
+            let asked = Instant::now();
             let parked = self.park_all(deadline);
             let (parked, registers) = parked.map_err(|error| self.missed(&error))?;
-            let Some(nested) = registers.iter().position(|vcpu| vcpu.is_nested) else {
+            let suspects = self.kernel_text();
+            let suspects = suspects.filter(|_| begun.elapsed() < IN_SUSPICION);
+            let memory = self.ram.memory().ram();
+            let Some(nested) = outside_of_kernel(&registers, memory, suspects) else {
                 return Ok((parked, registers));
             };
             drop(parked);
-            if Instant::now() >= deadline {
+            let now = Instant::now();
+            if now >= deadline {
                 return Err(StopError::Nested {
                     vcpu: u16::try_from(nested).unwrap_or(u16::MAX),
                     deadline: PATIENCE,
                 });
             }
-            std::thread::yield_now();
+            std::thread::sleep(now.saturating_duration_since(asked));
         }
     }
 
@@ -445,6 +461,18 @@ impl Drop for Foreign {
     }
 }
 
+/// The first vCPU that executes a guest of the guest or its firmware, as KVM says; where `kernel` is told, or as it seems.
+fn outside_of_kernel(
+    vcpus: &[FullRegisters],
+    memory: &impl PhysicalMemory,
+    kernel: Option<KernelText>,
+) -> Option<usize> {
+    let seems = |vcpu: &FullRegisters| {
+        kernel.is_some_and(|kernel| kernel.may_be_left(memory, &VcpuRegisters::from(vcpu)))
+    };
+    vcpus.iter().position(|vcpu| vcpu.is_nested || seems(vcpu))
+}
+
 /// Says where the guest's RAM is, and what somebody else does with it.
 fn tell(ram: &RemoteRam, is_logged: bool) {
     for Range { guest, host } in ram.ranges() {
@@ -517,8 +545,35 @@ mod tests {
     use terms::region::Region;
 
     use super::*;
+    use crate::kernel_text::testing::{TEXT, two_vcpus};
     use crate::layout::{GIB, MIB};
     use crate::memory::Window;
+
+    /// Older kernels of the host do not say that a vCPU is in a guest of the guest.
+    #[test]
+    fn a_vcpu_that_seems_to_be_in_a_guest_of_the_guest_is_told() {
+        let (ram, vcpus) = two_vcpus([TEXT.place.0, 0x60_0000]);
+        let full = |vcpu: VcpuRegisters, vmxe: u64, is_nested| {
+            let mut full = FullRegisters {
+                is_nested,
+                ..FullRegisters::default()
+            };
+            let system = &mut full.system;
+            (system.cr0, system.cr3, system.efer) = (vcpu.cr0, vcpu.cr3, vcpu.efer);
+            system.cr4 = vcpu.cr4 | vmxe;
+            full
+        };
+        let [with, without] = vcpus;
+        for (vmxe, is_nested, kernel, outside) in [
+            (1 << 13, false, Some(TEXT), Some(1)),
+            (0, false, Some(TEXT), None),
+            (1 << 13, false, None, None),
+            (0, true, None, Some(0)),
+        ] {
+            let vcpus = [full(with, vmxe, is_nested), full(without, vmxe, false)];
+            assert_eq!(outside_of_kernel(&vcpus, ram.memory(), kernel), outside);
+        }
+    }
 
     /// It was once forgotten, with its lock, when the vCPUs could not be parked for that.
     #[test]

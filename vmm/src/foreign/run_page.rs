@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use kvm_bindings::{
     KVM_EXIT_INTR, KVM_EXIT_IRQ_WINDOW_OPEN, KVM_EXIT_UNKNOWN, KVM_RUN_X86_GUEST_MODE,
-    KVM_SYNC_X86_REGS, KVM_SYNC_X86_SREGS, kvm_regs, kvm_run, kvm_sregs,
+    KVM_RUN_X86_SMM, KVM_SYNC_X86_REGS, KVM_SYNC_X86_SREGS, kvm_regs, kvm_run, kvm_sregs,
 };
 use vm_memory::{Bytes, VolatileSlice};
 
@@ -123,11 +123,17 @@ impl RunPage {
     /// The registers that KVM has left here.
     pub fn registers(&self) -> FullRegisters {
         FullRegisters {
-            is_nested: u32::from(self.read::<u16>(at::FLAGS)) & KVM_RUN_X86_GUEST_MODE != 0,
+            is_nested: self.is_nested(),
             general: self.read::<General>(at::REGISTERS).0,
             system: self.read::<System>(at::SYSTEM).0,
             kernel_gs_base: None,
         }
+    }
+
+    /// Whether the vCPU was in a guest of the guest when it left the guest last, or in its firmware's system management mode. Of
+    /// the former KVM says nothing before 6.11.
+    pub fn is_nested(&self) -> bool {
+        u32::from(self.read::<u16>(at::FLAGS)) & (KVM_RUN_X86_GUEST_MODE | KVM_RUN_X86_SMM) != 0
     }
 
     /// Whether the vCPU left the guest last with nothing that is to be done for it before it continues.
@@ -148,5 +154,24 @@ impl Drop for RunPage {
     fn drop(&mut self) {
         // SAFETY: the mapping was made by `map`, and nobody has a slice of it any more.
         unsafe { libc::munmap(self.page.cast(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+
+    #[test]
+    fn what_kvm_says_of_where_a_vcpu_was_is_told() {
+        let file = memfd_create("run", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, at::END.next_multiple_of(4096) as u64).unwrap();
+        let page = RunPage::map(file).unwrap();
+        for (flags, is_nested) in [(0u16, false), (1, true), (2, false), (4, true)] {
+            page.write(at::FLAGS, flags);
+            assert_eq!(page.is_nested(), is_nested, "{flags}");
+            assert_eq!(page.registers().is_nested, is_nested, "{flags}");
+        }
     }
 }

@@ -41,7 +41,7 @@ impl<'g> ForeignStopped<'g> {
         let held = HeldRam::new(ram, ram.take_wanted());
         Ok(Self {
             guest,
-            memory: Translated::new(held, &registers),
+            memory: Translated::new(held, &registers, guest.kernel_text()),
             registers,
         })
     }

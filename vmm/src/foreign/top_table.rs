@@ -19,10 +19,10 @@ pub(super) struct TopTable {
 }
 
 impl TopTable {
-    /// Of the first of `vcpus` that translates addresses.
+    /// Of the first of `vcpus` that translates addresses, and is not seen in a guest of the guest.
     pub fn of(memory: &impl PhysicalMemory, vcpus: &[FullRegisters]) -> Self {
         const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
-        let online = vcpus.iter().find(|vcpu| vcpu.is_online());
+        let online = vcpus.iter().find(|vcpu| is_its_own(vcpu));
         let at = Gpa(online.map_or(0, |vcpu| vcpu.system.cr3) & ADDRESS);
         let mut entries = vec![0; BYTES];
         let read = memory.read_physical(at, &mut entries);
@@ -74,9 +74,14 @@ impl<M: PhysicalMemory> PhysicalMemory for Over<'_, M> {
     }
 }
 
+/// Whether these are registers of the guest itself, with page tables.
+const fn is_its_own(vcpu: &FullRegisters) -> bool {
+    vcpu.is_online() && !vcpu.is_nested
+}
+
 /// The page tables of the first vCPU that has any.
 fn root_of(vcpus: &[FullRegisters]) -> Option<PageTableRoot> {
-    let online = vcpus.iter().filter(|vcpu| vcpu.is_online());
+    let online = vcpus.iter().filter(|vcpu| is_its_own(vcpu));
     let mut roots = online.filter_map(|vcpu| PageTableRoot::of(&VcpuRegisters::from(vcpu)).ok());
     roots.next()
 }

@@ -390,7 +390,7 @@ impl Parked {
             deadline,
         )?;
         Ok(FullRegisters {
-            is_nested: false,
+            is_nested: self.vcpu.page.is_nested(),
             general: general.0,
             system: system.0,
             kernel_gs_base: None,

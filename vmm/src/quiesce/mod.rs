@@ -44,7 +44,7 @@ impl<'m> Quiesced<'m> {
         let registers: Vec<_> = full.iter().map(VcpuRegisters::from).collect();
         Ok(Self {
             holders,
-            memory: Translated::new(ram, &registers),
+            memory: Translated::new(ram, &registers, None),
             full,
             registers,
             requested,

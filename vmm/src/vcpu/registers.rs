@@ -17,7 +17,8 @@ const EFER_LMA: u64 = 1 << 10;
 /// All registers of a stopped vCPU.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct FullRegisters {
-    /// Whether these are the registers of a guest of the guest, which the vCPU executes now.
+    /// Whether these are the registers of a guest of the guest, which the vCPU executes now, or of its firmware (system
+    /// management mode).
     pub is_nested: bool,
     /// The general registers.
     pub general: kvm_regs,

@@ -55,6 +55,35 @@ fn names_are_unique_and_a_deleted_one_is_free_again() {
     engine.create_session(&mut target, config("one")).unwrap();
 }
 
+/// A kernel that tracks indirect branches (IBT) would have taken the first return for an attack.
+#[test]
+fn functions_are_not_left_by_jumps_where_branches_are_tracked() {
+    use crate::stub::spec::ReturnHook;
+    let with = |name: &str, tracer, return_hook| SessionConfig {
+        tracer,
+        return_hook,
+        ..config(name)
+    };
+    let (mut engine, mut target, _) = attached(2);
+    target.vcpus_mut()[1].cr4 |= 1 << 23;
+    let jmp = |name| with(name, TracerKind::Graph, ReturnHook::Jmp);
+    let error = engine.create_session(&mut target, jmp("jmp")).unwrap_err();
+    assert!(
+        matches!(&error, AttachError::BranchesTracked { name, vcpu: 1, .. } if name == "jmp"),
+        "{error}"
+    );
+    for (name, tracer, hook) in [
+        ("balanced", TracerKind::Graph, ReturnHook::Balanced),
+        ("ret", TracerKind::Graph, ReturnHook::Ret),
+        ("function", TracerKind::Function, ReturnHook::Jmp),
+    ] {
+        let made = engine.create_session(&mut target, with(name, tracer, hook));
+        made.unwrap();
+    }
+    target.vcpus_mut()[1].online = false;
+    engine.create_session(&mut target, jmp("offline")).unwrap();
+}
+
 #[test]
 fn a_session_that_is_traced_into_is_not_deleted() {
     let (mut engine, mut target, session) = attached(4);

@@ -1,6 +1,8 @@
 //! The functions of a module and their sites, from its own symbol table and list of call sites.
 
+use insn::nop::NOP5;
 use terms::addr::Gva;
+use terms::site::SITE_LENGTH;
 
 use super::layout::ModuleLayout;
 use super::list::{pointer, word};
@@ -46,8 +48,25 @@ pub fn contents(
 ) -> Result<Contents, ModuleError> {
     Ok(Contents {
         functions: functions(memory, layout, module)?,
-        sites: sites(memory, layout, module)?,
+        sites: with_bytes(memory, sites(memory, layout, module)?),
     })
+}
+
+/// What stands at the sites. The kernel makes nops of all of them or, when its tracer has switched itself off, of none
+/// (`ftrace_module_init`): so the first one tells whether the others have to be looked at.
+fn with_bytes(
+    memory: &(impl TargetMemory + ?Sized),
+    sites: Vec<Gva>,
+) -> Vec<(Gva, [u8; SITE_LENGTH])> {
+    let at = |site: Gva| {
+        let mut bytes = [0; SITE_LENGTH];
+        // What cannot be read is told when it is to be changed.
+        let read = memory.read(site, &mut bytes);
+        read.map_or(NOP5, |()| bytes)
+    };
+    let are_nops = sites.first().is_none_or(|first| at(*first) == NOP5);
+    let bytes = |site| if are_nops { NOP5 } else { at(site) };
+    sites.into_iter().map(|site| (site, bytes(site))).collect()
 }
 
 fn sites(

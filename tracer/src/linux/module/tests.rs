@@ -1,8 +1,11 @@
+use insn::nop::NOP5;
+
 use super::testing::{Guest, KERNEL, MODULES_AREA};
 use super::*;
 use crate::introspection::{Loaded, ModuleError};
 use crate::linux::kernel_view::KernelView;
 use crate::mock::MockTarget;
+use crate::target::TextMemory;
 
 fn names(loaded: &[Loaded]) -> Vec<(&str, bool)> {
     loaded
@@ -40,8 +43,37 @@ fn modules_are_read_with_their_functions_and_sites() {
         functions,
         [(0, "one_init"), (64, "one_read"), (128, "one_write")]
     );
-    let sites: Vec<u64> = contents.sites.iter().map(|site| site.0 - one.0).collect();
-    assert_eq!(sites, [0, 64, 128]);
+    let sites: Vec<_> = contents
+        .sites
+        .iter()
+        .map(|(site, bytes)| (site.0 - one.0, *bytes))
+        .collect();
+    assert_eq!(sites, [0, 64, 128].map(|at| (at, NOP5)));
+}
+
+/// As in a kernel whose own tracer has switched itself off.
+#[test]
+fn sites_that_were_not_made_nops_are_told_as_they_are() {
+    let call = |number: u8| [0xe8, number, 0, 0, 0];
+    for (first, expected) in [
+        (call(1), [call(1), call(2), NOP5]),
+        // All or none: where the first one is a nop, nobody looks at the others.
+        (NOP5, [NOP5; 3]),
+    ] {
+        let mut guest = Guest::new();
+        let one = guest.module("one", &["a", "b", "c"]);
+        for (offset, bytes) in [(0, first), (64, call(2))] {
+            guest
+                .target
+                .write(one.wrapping_add(offset), &bytes)
+                .unwrap();
+        }
+        let module = read(&guest).unwrap().remove(0).module;
+        let view = KernelView::new(&guest.target, guest.layout.tables);
+        let found = contents(&view, &guest.layout, &module).unwrap().sites;
+        let found: Vec<_> = found.into_iter().map(|(_, bytes)| bytes).collect();
+        assert_eq!(found, expected);
+    }
 }
 
 #[test]
@@ -124,7 +156,7 @@ fn what_lies_elsewhere_is_left_out() {
         let view = KernelView::new(&guest.target, guest.layout.tables);
         let found = contents(&view, &guest.layout, &module).unwrap();
         let names: Vec<String> = found.functions.into_iter().map(|(_, name)| name).collect();
-        let sites: Vec<u64> = found.sites.iter().map(|site| site.0 - one.0).collect();
+        let sites: Vec<u64> = found.sites.iter().map(|(site, _)| site.0 - one.0).collect();
         (names, sites)
     };
     let (symbol, site) = (0x1000 / 8, 0x400 / 8);

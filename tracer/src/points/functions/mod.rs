@@ -225,11 +225,14 @@ pub fn shape(image: &Image, site: &Site) -> SiteShape {
     }
 }
 
-/// The nop at a site that is not traced: the compiler's own, or the one that normalising put there.
+/// What stands at a site that is not traced: the compiler's own nop, the one that normalising put there, or a call that the guest has
+/// left.
 pub(super) fn untraced(site: &Site) -> [u8; SITE_LENGTH] {
     match site.form {
-        SiteForm::Nop5 | SiteForm::One(_) | SiteForm::Several(_) => site.original,
-        _ => NOP5,
+        SiteForm::Nop5 | SiteForm::LeftCall | SiteForm::One(_) | SiteForm::Several(_) => {
+            site.original
+        }
+        SiteForm::RawCall { .. } | SiteForm::MultiNop => NOP5,
     }
 }
 

@@ -7,7 +7,8 @@
 //! Not every address of a stub on a stack is a return address that was hooked: who is *in* a stub, and has lost its vCPU there,
 //! has it in the frame of the interrupt, and has called routines of ours. Where that was, the mirror's word is of some call
 //! before. So where that thread goes on, and what it keeps of ours right above, is left alone: it comes out of there, and this is
-//! tried again.
+//! tried again. An interrupt that has a stack of its own (a non-maskable one) leaves its frame there: it is looked for from the stack
+//! pointers of vCPUs on.
 //!
 //! Nor does everybody go on where such a frame lies. One that is long over stays in the room that a later call keeps on the stack and
 //! does not write, as `poll` does for hundreds of bytes, and what lies right above it can be an open call of a task that sleeps for
@@ -43,6 +44,11 @@ const _: () = assert!(BELOW as u64 == FRAME + SKIPPED + KEPT, "all of it");
 /// The rest of a frame that begins with the last word of a page, up to its stack pointer.
 const ACROSS: usize = 3 * WORD;
 
+/// Bytes above a vCPU's stack pointer in which the frame lies of an interrupt that has a stack of its own: no such stack is larger.
+const OWN_STACK: u64 = 16 << 10;
+/// Frames on such a stack that count: a guest can fill it with them, and interrupts nest less than that.
+const NESTED_MAX: usize = 64;
+
 /// Frames of which the kernel is asked: a guest can fill its stacks with them.
 const ASKED_MAX: usize = 1 << 12;
 
@@ -64,7 +70,8 @@ pub fn give_back(
     leave_out_old(target, (kernel, unused), &mut in_stubs, |slot, there| {
         stacks.own_return(target, slot, there, &is_stub)
     });
-    let executing = executing(target, &is_stub);
+    let mut executing = executing(target, &is_stub);
+    executing.extend(met_on_other_stacks(target, &is_stub));
     let mut given = 0;
     for (at, lies) in stacks.0 {
         if target.read(at, &mut stack).is_err() {
@@ -189,6 +196,44 @@ fn executing(
     executing.map(|vcpu| keeps(vcpu.rsp)).collect()
 }
 
+/// What is kept by those of whom a vCPU has been taken in a stub by an interrupt with a stack of its own, as a non-maskable one, which it
+/// is on now: its frame lies there, and tells of another stack. And where they go on.
+fn met_on_other_stacks(
+    target: &(impl StoppedTarget + ?Sized),
+    is_stub: &impl Fn(u64) -> bool,
+) -> Vec<Range<u64>> {
+    let vcpus = target.vcpus().iter();
+    let in_kernel = vcpus.filter(|vcpu| vcpu.online && vcpu.cpl == 0);
+    let kept = in_kernel.flat_map(|vcpu| {
+        let start = Gva(vcpu.rsp / FRAME_WORD * FRAME_WORD);
+        let stack: Vec<u64> = words(&mapped(target, start, OWN_STACK)).collect();
+        let met = frames(start, &stack, is_stub).filter(|frame| !is_just_above(frame));
+        let met = met.take(NESTED_MAX);
+        let met = met.flat_map(|(frame, rsp)| [goes_on(frame), keeps(rsp)]);
+        met.collect::<Vec<_>>()
+    });
+    kept.collect()
+}
+
+/// Memory from `start` on, as far as it is mapped.
+fn mapped(target: &(impl TextMemory + ?Sized), start: Gva, bytes: u64) -> Vec<u8> {
+    let mut found = Vec::new();
+    let mut at = start;
+    while let Some(left) = bytes
+        .checked_sub(at.0.wrapping_sub(start.0))
+        .filter(|left| *left > 0)
+    {
+        let length = left.min(PAGE - at.0 % PAGE);
+        let mut part = vec![0; usize::try_from(length).unwrap_or_default()];
+        if target.read(at, &mut part).is_err() {
+            break;
+        }
+        found.append(&mut part);
+        at = at.wrapping_add(length);
+    }
+    found
+}
+
 /// What is left alone of the page at `at`, in ascending order and without overlap: where somebody who is in a stub goes on, and what a
 /// stub keeps.
 fn spared(at: Gva, in_stubs: &[(Gva, u64)], executing: &[Range<u64>]) -> Vec<Range<u64>> {
@@ -197,7 +242,7 @@ fn spared(at: Gva, in_stubs: &[(Gva, u64)], executing: &[Range<u64>]) -> Vec<Ran
     let near = in_stubs.get(after(near.start)..after(near.end));
     let mut spared = executing.to_vec();
     for (frame, rsp) in near.unwrap_or_default() {
-        spared.extend([frame.0..frame.0.saturating_add(WORD as u64), keeps(*rsp)]);
+        spared.extend([goes_on(*frame), keeps(*rsp)]);
     }
     spared.sort_unstable_by_key(|range| range.start);
     spared.dedup_by(|next, before| {
@@ -215,6 +260,11 @@ fn holds(ranges: &[Range<u64>], at: u64) -> bool {
     let after = ranges.partition_point(|range| range.start <= at);
     let last = after.checked_sub(1).and_then(|last| ranges.get(last));
     last.is_some_and(|range| range.contains(&at))
+}
+
+/// Where a frame says where its thread goes on.
+const fn goes_on(frame: Gva) -> Range<u64> {
+    frame.0..frame.0.saturating_add(FRAME_WORD)
 }
 
 /// What a stub keeps whose stack pointer this is.
@@ -240,17 +290,28 @@ fn interrupted(
         .chain(words(page))
         .chain(words(&above))
         .collect();
-    let frames = (0u64..).zip(all.windows(4));
-    let frames = frames.filter_map(|(index, frame)| match *frame {
+    frames(start, &all, is_stub).filter(is_just_above).collect()
+}
+
+/// Whether the stack pointer that a frame tells of is of the stack that it lies on.
+const fn is_just_above((place, rsp): &(Gva, u64)) -> bool {
+    rsp.wrapping_sub(place.0.wrapping_add(FRAME)) < SKIPPED
+}
+
+/// The frames among `words`, which lie at `start`, that say that a thread goes on in a stub, and its stack pointer there.
+fn frames(
+    start: Gva,
+    words: &[u64],
+    is_stub: &impl Fn(u64) -> bool,
+) -> impl Iterator<Item = (Gva, u64)> {
+    let frames = (0u64..).zip(words.windows(4));
+    frames.filter_map(move |(index, frame)| match *frame {
         [rip, cs, _, rsp] => {
-            let place = start.wrapping_add(8 * index);
             let is_selector = cs & 0xffff != 0 && cs & 7 == 0;
-            let above = rsp.wrapping_sub(place.0.wrapping_add(FRAME));
-            (is_stub(rip) && is_selector && above < SKIPPED).then_some((place, rsp))
+            (is_stub(rip) && is_selector).then_some((start.wrapping_add(8 * index), rsp))
         }
         _ => None,
-    });
-    frames.collect()
+    })
 }
 
 /// Where this address of the kernel's lies.
@@ -446,6 +507,58 @@ mod tests {
             (vcpu.rip, vcpu.rsp) = (IN_STUB, STACK.0 + rsp);
             assert_eq!(given(&mut target, mirror, &[]), expected, "{rsp}");
         }
+    }
+
+    /// A non-maskable interrupt has its frame on a stack of its own: what the routine returned by, which it had met, was overwritten.
+    #[test]
+    fn who_was_interrupted_in_a_stub_by_what_has_a_stack_of_its_own_stays_there() {
+        const OTHER: Gva = Gva(0xffff_fe00_0000_5000);
+        let met = |cs: u64, offset: u64, cpl| {
+            let (mut target, mirror) = stack();
+            for page in [0, PAGE] {
+                let lies = Gpa(0x70_0000).wrapping_add(page);
+                target
+                    .map(OTHER.wrapping_add(page), lies, PAGE, Rights::ALL)
+                    .unwrap();
+            }
+            for slot in [100, 400] {
+                put(&mut target, slot, STUBS.start + 8);
+            }
+            let frame = OTHER.wrapping_add(offset);
+            let words = [IN_STUB, cs, 0x246, STACK.0 + 8 * 399, 0x18];
+            for (at, word) in (0..).zip(words) {
+                target
+                    .write(frame.wrapping_add(8 * at), &word.to_le_bytes())
+                    .unwrap();
+            }
+            let vcpu = &mut target.vcpus_mut()[0];
+            (vcpu.rsp, vcpu.cpl) = (OTHER.0 + 0x800, cpl);
+            given(&mut target, mirror, &[])
+        };
+        // Right there, and across pages up to the end of what is mapped.
+        for offset in [0x800, 0xff0, 2 * PAGE - 40] {
+            assert_eq!(met(0x10, offset, 0), 1, "{offset:#x}");
+        }
+        // Below the stack pointer, no frame, and a vCPU that is on no stack of the kernel's.
+        assert_eq!(met(0x10, 0x7f8, 0), 2);
+        assert_eq!(met(0x33, 0x800, 0), 2);
+        assert_eq!(met(0x10, 0x800, 3), 2);
+    }
+
+    /// Where such a frame lies is hooked, too: what it says is no return address.
+    #[test]
+    fn where_it_goes_on_is_left_alone_on_that_stack_too() {
+        let (mut target, mirror) = stack();
+        let elsewhere = STACK.0 + (1 << 20);
+        for (index, word) in (0..).zip([IN_STUB, 0x10, 0x246, elsewhere, 0x18]) {
+            put(&mut target, 100 + index, word);
+        }
+        put(&mut target, 400, STUBS.start + 8);
+        target.vcpus_mut()[0].rsp = STACK.0 + 8 * 90;
+        assert_eq!(given(&mut target, mirror, &[]), 1);
+        let mut word = [0; 8];
+        target.read(STACK.wrapping_add(800), &mut word).unwrap();
+        assert_eq!(u64::from_le_bytes(word), IN_STUB);
     }
 
     /// It lies below what its thread uses: nobody goes on there.

@@ -108,6 +108,37 @@ fn what_starts_stops_and_leaves_every_byte_as_it_was() {
     assert_eq!(tracing.digest(&guest).unwrap(), before);
 }
 
+/// An exception of a BPF program once met a stub where it looked for the program, and the guest's kernel went by a null pointer.
+#[test]
+fn functions_whose_caller_a_linux_unwinds_are_seen_at_their_entries_only() {
+    let named = |linux: Option<image::Linux>| {
+        let mut image = nop_image(FUNCTIONS);
+        for (id, name) in [
+            (0, "bpf_throw"),
+            (1, "arch_bpf_stack_walk"),
+            (2, "bpf_throws"),
+        ] {
+            image.functions[id].name = name.into();
+        }
+        image.linux = linux;
+        image
+    };
+    let linux = image::Linux {
+        version: "6.12.0".to_owned(),
+        text: None,
+        init_text: None,
+        rodata: None,
+        prepares_sites: false,
+        identity: image::Identity::default(),
+    };
+    for (linux, are_left) in [(Some(linux), [true, true, false]), (None, [false; 3])] {
+        let (tracing, _) = prepared_of(named(linux), small(None));
+        let image = tracing.attachment.engine.image();
+        let is_left = |id| image.unhookable(FunctionId(id)).is_some();
+        assert_eq!([0, 1, 2].map(is_left), are_left);
+    }
+}
+
 #[test]
 fn every_call_of_each_vcpu_is_in_the_trace_or_counted_as_lost() {
     let folder = tempfile::tempdir().unwrap();

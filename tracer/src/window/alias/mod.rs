@@ -2,7 +2,8 @@
 //!
 //! Code that walks page tables and reads what they map must not use the guest's own mappings, which come and go. So
 //! entries of the table above the page directories (1 GiB each) that are free, in the table that maps the text,
-//! are pointed at all RAM: read-only, not executable, usable in ring 3 if the text is. As
+//! are pointed at all RAM: read-only, not executable, usable in ring 3 if the text is. That table is one for all but a vCPU in a call of its
+//! firmware: while there is such a one no alias is made. As
 //! [`Window`]'s own pages they are looked at again before every change.
 //!
 //! Where the processor has pages of 1 GiB an entry is one. Where not, it leads to a page directory of ours, which lies in
@@ -12,7 +13,7 @@ use image::TextRange;
 use terms::addr::{Gpa, Gva};
 use terms::region::Region;
 
-use super::{Page, Window, WindowError, run_of, running_root};
+use super::{Page, Window, WindowError, lasting_root, run_of};
 use crate::paging::{FreeSlot, PAGE_1G, PAGE_2M, PAGE_4K, PageTableRoot, bits, free_giant_slots};
 use crate::target::StoppedTarget;
 use crate::window::shown::{GuestMemory, Root, Shown};
@@ -55,7 +56,7 @@ impl Window {
     ) -> Result<Alias, WindowError> {
         let ram: Vec<Region> = target.ram().into_iter().filter_map(whole_pages).collect();
         let text = self.text();
-        let root = running_root(target, text)?;
+        let root = lasting_root(target, text, self.places.tables)?;
         let mut free = free_giant_slots(target, root, text, self.user)?;
         free.retain(|slot| {
             self.places

@@ -3,10 +3,15 @@ use image::TextRange;
 use super::*;
 use crate::mock::{MockTarget, RAM_BYTES, Rights};
 use crate::paging::{PageUse, translate};
+use crate::window::Places;
 
 const TEXT: Gva = Gva(0xffff_ffff_8010_0000);
 
 fn machine(user: bool) -> (MockTarget, Window) {
+    machine_with(user, None)
+}
+
+fn machine_with(user: bool, tables: Option<Gva>) -> (MockTarget, Window) {
     let mut target = MockTarget::new(2, 16 * PAGE_2M);
     target.ram = vec![Region {
         start: Gpa(0),
@@ -22,7 +27,11 @@ fn machine(user: bool) -> (MockTarget, Window) {
         end: TEXT.wrapping_add(PAGE_4K),
     };
     let region = target.region();
-    let window = Window::open(&mut target, region, text).unwrap();
+    let places = Places {
+        tables,
+        ..Places::from(text)
+    };
+    let window = Window::open(&mut target, region, places).unwrap();
     (target, window)
 }
 
@@ -109,5 +118,50 @@ fn where_nothing_is_free_registers_can_still_be_captured() {
     );
     assert!(error.to_string().contains("registers can be captured"));
     assert!(window.alias.is_none());
+    window.verify(&mut target).unwrap();
+}
+
+/// It was once in the tables of a call of EFI alone, and the next look ended tracing.
+#[test]
+fn no_alias_is_made_in_tables_that_are_there_for_a_moment() {
+    let tables = TEXT.wrapping_add(PAGE_4K);
+    for (is_named, is_mapped) in [(true, true), (true, false), (false, true)] {
+        let (mut target, mut window) = machine_with(false, is_named.then_some(tables));
+        // One vCPU alone: nobody else shows that its tables are others.
+        target.vcpus_mut()[1].online = false;
+        if is_mapped {
+            let (to, rights) = (target.root().table, Rights::ALL);
+            target.map(tables, to, PAGE_4K, rights).unwrap();
+        }
+        let own = target.vcpus()[0].cr3;
+        target.separate_above(0, 3).unwrap();
+        let before = target.own_memory();
+        let made = window.make_alias(&mut target).map(|_| ());
+        if is_named && is_mapped {
+            let error = made.unwrap_err();
+            assert!(
+                matches!(error, WindowError::NotShared { vcpu: 0, .. }),
+                "{error}"
+            );
+            assert_eq!(target.own_memory(), before);
+            target.vcpus_mut()[0].cr3 = own;
+            window.make_alias(&mut target).unwrap();
+            window.verify(&mut target).unwrap();
+        } else {
+            // Nobody says which they are.
+            made.unwrap();
+        }
+    }
+}
+
+/// Tables that do not have the text where the vCPU has it are none of the kernel's, whatever their name.
+#[test]
+fn tables_without_the_text_are_not_believed() {
+    let tables = TEXT.wrapping_add(PAGE_4K);
+    let (mut target, mut window) = machine_with(false, Some(tables));
+    target
+        .map(tables, Gpa(0xf0_0000), PAGE_4K, Rights::ALL)
+        .unwrap();
+    window.make_alias(&mut target).unwrap();
     window.verify(&mut target).unwrap();
 }

@@ -1,6 +1,7 @@
 //! What stands in a window's entries while the guest runs: they are put back, left alone or missed.
 
 use super::*;
+use crate::paging::entry_for;
 
 /// A window with two pages shown, and their entries.
 fn two_pages(target: &mut MockTarget) -> (Window, [Gpa; 2]) {
@@ -146,4 +147,47 @@ fn what_the_guest_has_taken_stays_when_the_window_goes() {
     target.write_word(entries[1], 0x40_0083).unwrap();
     window.close(&mut target);
     assert_eq!(words(&target, entries), [0, 0x40_0083]);
+}
+
+/// Linux calls EFI with a copy of the table that an alias is in: tracing once ended when a look met a vCPU there.
+#[test]
+fn a_vcpu_with_a_copy_of_the_entries_sees_the_window() {
+    for lowest in [2, 3] {
+        let mut target = machine(2, Rights::ALL);
+        target.ram = vec![Region {
+            start: Gpa(0),
+            bytes: 1 << 30,
+        }];
+        let (mut window, [first, _]) = two_pages(&mut target);
+        let alias = window.make_alias(&mut target).unwrap().ram[0].at;
+        target.separate_above(1, lowest).unwrap();
+        let registers = target.vcpus().to_vec();
+        window.verify_with_text(&mut target, &registers).unwrap();
+        window.verify(&mut target).unwrap();
+        // What is cleared is written only where all lead to it.
+        let alias_entry = target.entry(alias, 3).unwrap();
+        let copied = match lowest {
+            2 => vec![first, alias_entry],
+            _ => vec![alias_entry],
+        };
+        for entry in copied {
+            let value = target.read_word(entry).unwrap();
+            target.write_word(entry, 0).unwrap();
+            let error = window.verify(&mut target).unwrap_err();
+            assert!(
+                matches!(error, WindowError::NotShared { vcpu: 1, .. }),
+                "{error}"
+            );
+            assert_eq!(target.read_word(entry).unwrap(), 0);
+            target.write_word(entry, value).unwrap();
+        }
+        // A copy that leads elsewhere shows nothing.
+        let root = PageTableRoot::of(&target.vcpus()[1]).unwrap();
+        let copy = entry_for(&target, root, alias, 3).unwrap().unwrap();
+        assert_ne!(copy, alias_entry);
+        target.write_word(copy, 0).unwrap();
+        let error = window.verify(&mut target).unwrap_err();
+        let at = alias;
+        assert_eq!(error, WindowError::NotShared { vcpu: 1, at });
+    }
 }
