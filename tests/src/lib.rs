@@ -34,6 +34,7 @@ pub mod start;
 pub mod stepped;
 mod trace;
 pub mod transcript;
+pub mod users;
 
 pub use control::Client;
 pub use guest::{CALLS, Guest, Running};

@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 
 use tests::elf::Kernels;
 use tests::exact::untraced;
-use tests::{Ended, Guest, Printed, guest, starts_vmm, vmm, vmm_says};
+use tests::users::as_root;
+use tests::{Ended, Guest, Printed, guest, in_the_box, starts_vmm, vmm, vmm_says};
 
 use crate::output::{run, trace_in_mode, trace_to};
 
@@ -186,7 +187,7 @@ impl Disk {
     fn mount(at: &Path, options: &str) -> Self {
         let mount = ["mount", "-t", "tmpfs", "-o", options, "none"];
         assert!(
-            as_root(&mount, at),
+            root_does(&mount, at),
             "a test of a full disk needs root, or sudo without password"
         );
         Self(at.to_owned())
@@ -195,16 +196,13 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        as_root(&["umount"], &self.0);
+        root_does(&["umount"], &self.0);
     }
 }
 
-fn as_root(command: &[&str], at: &Path) -> bool {
-    let run = |words: &[&str]| {
-        let status = Command::new(words[0]).args(&words[1..]).arg(at).status();
-        status.is_ok_and(|status| status.success())
-    };
-    run(command) || run(&[&["sudo", "-n"], command].concat())
+fn root_does(words: &[&str], at: &Path) -> bool {
+    let status = as_root(words[0]).args(&words[1..]).arg(at).status();
+    status.is_ok_and(|status| status.success())
 }
 
 /// The calls of a whole run.
