@@ -13,6 +13,7 @@
 pub mod bare;
 pub mod conformance;
 mod control;
+pub mod demo;
 pub mod elf;
 pub mod empty_dev;
 pub mod exact;
