@@ -5,6 +5,7 @@
 #   identity  stays on page tables that map 4 GiB to themselves: no entry near its text is free
 #   raw       its sites are calls of __fentry__, which nobody has made nops
 set -eu
+. "$(dirname "$0")/../plain"
 here=$(cd "$(dirname "$0")" && pwd)
 out=$here/../out/foreign
 mkdir -p "$out"

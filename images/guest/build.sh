@@ -7,6 +7,7 @@
 #
 # The pinned stable compiler is allowed its unstable flags for the guest only (RUSTC_BOOTSTRAP).
 set -eu
+. "$(dirname "$0")/../plain"
 variant=${1:-}
 case $variant in
 '' | --retpoline | --bare) ;;

@@ -5,6 +5,7 @@
 # cannot run, and never leaves its own text but for the memory functions: so it cannot panic, and cannot
 # run into code that was compiled for ring 3. Tail calls are jumps. What tracing needs is there.
 set -eu
+. "$(dirname "$0")/../plain"
 elf=$1
 bad=0
 

@@ -4,6 +4,7 @@
 # is the same with large modules, in /modules/large, whose names say in which order they can be loaded;
 # images/out/linux/initrd-kexec is the same with a kernel and an initrd for it, in /kexec.
 set -euo pipefail
+. "$(dirname "$0")/../plain"
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)

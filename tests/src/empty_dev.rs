@@ -2,14 +2,11 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use crate::output::Ended;
 use crate::place::{ALLOW_ROOT, guest, vmm};
-
-/// Before a command in such a script: it is run as a user that has nothing.
-pub const AS_NOBODY: &str = "exec python3 -c 'import os, sys
-os.setgroups([]); os.setgid(65534); os.setuid(65534); os.execv(sys.argv[1], sys.argv[1:])' \"$1\"";
+use crate::users::as_root;
 
 /// Runs a script as root, in a mount namespace of its own where `/dev` is empty. `$1` is `vmm`,
 /// `$2` a kernel; both may be used by anyone. Root is allowed.
@@ -30,15 +27,7 @@ pub fn with_empty_dev(script: &str) -> Ended {
     let open = "chmod 755 \"$(dirname \"$1\")\" \"$1\"; chmod 644 \"$2\"";
     let script =
         format!("set -e; export {ALLOW_ROOT}=1; {open}; cd /; mount -t tmpfs none /dev; {script}");
-    let id = Command::new("id").arg("-u").output().expect("id starts");
-    let mut command = match id.stdout == b"0\n" {
-        true => Command::new("unshare"),
-        false => {
-            let mut sudo = Command::new("sudo");
-            sudo.args(["-n", "unshare"]);
-            sudo
-        }
-    };
+    let mut command = as_root("unshare");
     command
         .args(["-m", "sh", "-c", &script, "sh"])
         .args([program, kernel])

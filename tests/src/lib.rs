@@ -13,6 +13,7 @@
 pub mod bare;
 pub mod conformance;
 mod control;
+pub mod demo;
 pub mod elf;
 pub mod empty_dev;
 pub mod exact;
@@ -34,6 +35,7 @@ pub mod start;
 pub mod stepped;
 mod trace;
 pub mod transcript;
+pub mod users;
 
 pub use control::Client;
 pub use guest::{CALLS, Guest, Running};

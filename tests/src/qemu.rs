@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 
@@ -61,9 +61,10 @@ impl Qemu {
 
     /// None of one that stands still.
     fn start(kernel: &Path, processor: &str, memory: u64, words: &str) -> Option<Self> {
-        let place = Path::new("/dev/shm");
-        let folder = tempfile::tempdir_in(place).or_else(|_| tempfile::tempdir());
-        let folder = folder.expect("a folder for the guest's memory");
+        let (shm, temporary) = (PathBuf::from("/dev/shm"), std::env::temp_dir());
+        let folder = folder_with(memory << 20, &[shm, temporary]);
+        let folder =
+            folder.unwrap_or_else(|why| panic!("{memory} MiB for a guest's memory: {why}"));
         let at = |name: &str| folder.path().join(name).display().to_string();
         let (initrd, ram) = (crate::linux().1, at("ram"));
         let mut child = Command::new("qemu-system-x86_64")
@@ -156,6 +157,21 @@ impl Drop for Qemu {
     }
 }
 
+/// A folder in the first of these places that has room for so many bytes: what does not fit would end QEMU when it is written.
+fn folder_with(bytes: u64, places: &[PathBuf]) -> Result<TempDir, String> {
+    let mut why = Vec::new();
+    for place in places {
+        let room = rustix::fs::statvfs(place).map(|there| there.f_bavail * there.f_frsize);
+        match room.map(|room| (room, tempfile::tempdir_in(place))) {
+            Ok((room, Ok(folder))) if room >= bytes => return Ok(folder),
+            Ok((room, Ok(_))) => why.push(format!("{} has room for {room} bytes", place.display())),
+            Ok((_, Err(error))) => why.push(format!("{}: {error}", place.display())),
+            Err(error) => why.push(format!("{}: {error}", place.display())),
+        }
+    }
+    Err(why.join("; "))
+}
+
 /// Waits until it has started or has ended; what it has said until then. None when it has said nothing for long.
 fn wait(child: &mut Child) -> Option<String> {
     let console = child.stdout.take().expect("its console");
@@ -207,5 +223,28 @@ impl PhysicalMemory for QemuMemory {
             address: at,
             length,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guests_memory_lies_where_there_is_room_for_it() {
+        let here = tempfile::tempdir().unwrap();
+        let (small, none) = (PathBuf::from("/proc"), PathBuf::from("/nowhere"));
+        let there = here.path().to_owned();
+        let folder = folder_with(4096, &[none.clone(), small.clone(), there.clone()]).unwrap();
+        assert_eq!(folder.path().parent(), Some(here.path()));
+        let why = folder_with(u64::MAX, &[there, small, none]).unwrap_err();
+        for words in [
+            here.path().to_str().unwrap(),
+            "has room for",
+            "/proc",
+            "/nowhere",
+        ] {
+            assert!(why.contains(words), "{why}");
+        }
     }
 }

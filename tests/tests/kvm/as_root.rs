@@ -1,6 +1,7 @@
 //! Root works on guests only if somebody has said that it may.
 
-use tests::empty_dev::{AS_NOBODY, with_empty_dev};
+use tests::empty_dev::with_empty_dev;
+use tests::users::AS_NOBODY;
 
 /// In scripts: a KVM that anyone may use, and what every run writes to.
 const KVM: &str = "mknod -m 666 /dev/kvm c 10 232; mknod -m 666 /dev/null c 1 3;";
@@ -57,6 +58,6 @@ fn what_touches_no_guest_is_root_s_as_ever() {
 
 #[test]
 fn another_user_is_not_asked() {
-    let script = format!("{KVM} unset EXOTRACE_ALLOW_ROOT; {AS_NOBODY} {RUN}");
+    let script = format!("{KVM} unset EXOTRACE_ALLOW_ROOT; {AS_NOBODY} \"$1\" {RUN}");
     let _ = with_empty_dev(&script).good();
 }

@@ -1,6 +1,6 @@
 """A VMM of one vCPU that spins, and of one slot of memory, of which KVM notes the pages that are written. Says for each line that it
 reads whether it still does. Between two lines that say so it has KVM begin and end noting them, over and over, and says how often that came
-to nothing."""
+to nothing. With an argument KVM notes the pages in a ring of each vCPU's instead."""
 import ctypes
 import fcntl
 import mmap
@@ -10,9 +10,10 @@ import sys
 import threading
 
 CREATE_VM, CREATE_VCPU, RUN, GET_STATISTICS = 0xAE01, 0xAE41, 0xAE80, 0xAECE
-SET_MEMORY, GET_LOG = 0x4020AE46, 0x4010AE42
+SET_MEMORY, GET_LOG, ENABLE = 0x4020AE46, 0x4010AE42, 0x4068AEA3
 GET_SREGS, SET_SREGS, SET_REGS = 0x8138AE83, 0x4138AE84, 0x4090AE82
 SLOT, LOGS, BYTES = 3, 1, 64 << 20
+RING, RING_BYTES = 192, 65536
 CODE = 0x200000
 
 memory = mmap.mmap(-1, BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -24,6 +25,8 @@ try:
     statistics = fcntl.ioctl(vm, GET_STATISTICS, 0)
 except OSError:
     pass
+if len(sys.argv) > 1:
+    fcntl.ioctl(vm, ENABLE, struct.pack("IIQ88x", RING, 0, RING_BYTES))
 fcntl.ioctl(vm, SET_MEMORY, struct.pack("IIQQQ", SLOT, LOGS, 0, BYTES, address))
 
 # Page tables that map the first 2 MiB pages where they are, and an instruction that jumps to itself.

@@ -1,6 +1,8 @@
 //! A VMM that has KVM note which pages of its guest are written, as a migration does, and snapshots by difference.
 
-use tests::vmm_says;
+use std::path::Path;
+
+use tests::{guest, vmm_says};
 
 use crate::scripted::Scripted;
 
@@ -29,6 +31,26 @@ fn who_looks_for_a_guests_memory_does_not_end_what_is_noted_of_it() {
         "{looked}"
     );
     assert_eq!(asks(&mut logged), "notes", "{looked}");
+}
+
+/// As of a QEMU with `dirty-ring-size`: KVM does not say which of its slots are noted.
+#[test]
+fn a_vmm_whose_guest_is_noted_in_rings_is_refused() {
+    let logged = Scripted::start(LOGGED, &[Path::new("ring")]);
+    let pid = logged.pid().to_string();
+    let why = "QEMU is to be started without `dirty-ring-size`";
+    let looked = vmm_says(&["doctor", "--attach", &pid]);
+    assert_eq!(looked.code, Some(1), "{looked}");
+    assert!(looked.stdout.contains(why), "{looked}");
+    let kernel = guest();
+    let kernel = kernel.to_str().unwrap();
+    let said = vmm_says(&["attach", &pid, "--trace", "function", "--kernel", kernel]);
+    assert!(said.stderr.contains(why), "{said}");
+    assert_eq!(
+        (said.code, said.stderr.lines().count()),
+        (Some(100), 1),
+        "{said}"
+    );
 }
 
 /// The flag was asked for, and the slot named with it a moment later: what the VMM had switched on by then was switched off.

@@ -19,9 +19,20 @@ fn taken(pid: u32) -> u64 {
         .sum()
 }
 
-/// QEMU's options, and how much RAM that makes.
+/// QEMU's options, and how much RAM that makes. Where it is large, nothing is kept for it (`reserve=off`): a host that has less
+/// would refuse it, and little of it is ever written.
 const LAYOUTS: [(&[&str], u64); 5] = [
-    (&["-m", "5G"], 5120),
+    (
+        &[
+            "-m",
+            "5G",
+            "-object",
+            "memory-backend-ram,id=m,size=5G,reserve=off",
+            "-machine",
+            "memory-backend=m",
+        ],
+        5120,
+    ),
     (
         &[
             "-object",
@@ -57,7 +68,7 @@ const LAYOUTS: [(&[&str], u64); 5] = [
             "-m",
             "6G",
             "-object",
-            "memory-backend-ram,id=a,size=2G",
+            "memory-backend-ram,id=a,size=2G,reserve=off",
             "-object",
             "memory-backend-memfd,id=b,size=4G,share=on",
             "-numa",
@@ -76,6 +87,10 @@ const LAYOUTS: [(&[&str], u64); 5] = [
             "qboot.rom",
             "-m",
             "3584M,slots=2,maxmem=16G",
+            "-object",
+            "memory-backend-ram,id=m,size=3584M,reserve=off",
+            "-machine",
+            "memory-backend=m",
             "-object",
             "memory-backend-ram,id=d,size=512M",
             "-device",

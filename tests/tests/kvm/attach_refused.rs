@@ -1,11 +1,11 @@
 //! Guests that `vmm attach` does not trace, each told in one line, with nothing of ours left in it.
 
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
-use tests::{Ended, Guest, bare_guest, foreign_kernel, guest, vmm, vmm_says};
+use tests::users::nobody_says;
+use tests::{Guest, bare_guest, foreign_kernel, guest, vmm_says};
 
 use crate::attach::{attach, digest, left_in, other};
 
@@ -156,10 +156,8 @@ fn another_kernels_file_is_refused_and_nothing_of_ours_is_left() {
 
 #[test]
 fn whoever_may_not_look_at_the_vmm_is_told_what_it_takes() {
-    const NOBODY: u32 = 65534;
     let other = other();
-    let mut attach = vmm();
-    attach.args(["attach", &other.pid().to_string(), "--trace", "function"]);
-    let said = Ended::from(attach.uid(NOBODY).gid(NOBODY).output().unwrap());
+    let pid = other.pid().to_string();
+    let said = nobody_says(&["attach", &pid, "--trace", "function"]);
     assert!(said.refused(100).contains("CAP_SYS_PTRACE"), "{said}");
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Instant;
 
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::Value;
 use tests::{Client, Guest, patience};
 use vmm::event_loop::CONTROL;
@@ -21,18 +21,21 @@ fn of_process(pid: u32, what: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// How many files the process can open from now on.
-fn limit_files(pid: u32, limit: u32) {
-    let status = Command::new("prlimit")
-        .args([format!("--pid={pid}"), format!("--nofile={limit}:")])
-        .status();
-    assert!(status.expect("prlimit is installed").success());
+/// How many files the process, a child of ours, can open from now on.
+fn limit_files(pid: u32, limit: u64) {
+    let process = Pid::from_raw(pid.cast_signed()).expect("a process");
+    // It has its hard limit from us.
+    let files = Rlimit {
+        current: Some(limit),
+        ..getrlimit(Resource::Nofile)
+    };
+    prlimit(Some(process), Resource::Nofile, files).expect("it is ours");
 }
 
 /// Has the process open no more files: the first number that is free is beyond what it may have.
 fn open_no_more(pid: u32) {
-    let number = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u32>().ok();
-    let open: BTreeSet<u32> = of_process(pid, "fd").iter().filter_map(number).collect();
+    let number = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u64>().ok();
+    let open: BTreeSet<u64> = of_process(pid, "fd").iter().filter_map(number).collect();
     let free = (0..).find(|number| !open.contains(number));
     limit_files(pid, free.expect("a number"));
 }

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use tests::empty_dev::{AS_NOBODY, with_empty_dev};
+use tests::empty_dev::with_empty_dev;
+use tests::users::AS_NOBODY;
 use tests::{Ended, Guest, guest, vmm, vmm_says};
 
 /// Nobody wants to type it each time; what is typed counts more.
@@ -190,7 +191,7 @@ fn without_a_kvm_the_way_to_one_is_told() {
 
 #[test]
 fn without_permission_on_the_kvm_the_way_to_it_is_told() {
-    let as_nobody = format!("touch /dev/kvm; chmod 600 /dev/kvm; {AS_NOBODY}");
+    let as_nobody = format!("touch /dev/kvm; chmod 600 /dev/kvm; {AS_NOBODY} \"$1\"");
     let ended = with_empty_dev(&format!("{as_nobody} run --kernel \"$2\""));
     assert!(
         ended.refused(101).contains("no permission on /dev/kvm"),

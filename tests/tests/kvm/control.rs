@@ -3,7 +3,8 @@
 use std::process::Command;
 
 use serde_json::{Value, json};
-use tests::{Client, Guest, Running, Trace};
+use tests::users::{nobody_runs, open_to_all};
+use tests::{Client, Ended, Guest, Running, Trace};
 
 #[test]
 fn a_client_that_is_not_ours_can_do_everything_and_break_nothing() {
@@ -23,6 +24,37 @@ fn a_client_that_is_not_ours_can_do_everything_and_break_nothing() {
     ended.no_panic();
     assert!(!socket.exists(), "the socket is left behind");
     assert_eq!(ended.good().stderr, "");
+}
+
+/// The mode of the socket's file is not all that keeps others out.
+#[test]
+fn another_user_that_can_open_the_socket_is_not_answered() {
+    const ASK: &str = "import socket
+client = socket.socket(socket.AF_UNIX)
+client.connect('control')
+said = b''
+try:
+    client.sendall(b'{\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"status\"}\\n')
+    client.shutdown(socket.SHUT_WR)
+    while more := client.recv(65536): said += more
+except OSError: pass
+print(len(said))";
+    let mut running = Guest::spinning(&[]);
+    drop(running.client());
+    let (folder, socket) = (running.path(""), running.socket());
+    assert!(socket.ends_with("control"));
+    open_to_all(&folder, 0o711);
+    open_to_all(socket, 0o666);
+    let ask = ["python3", "-c", ASK];
+    assert_eq!(nobody_runs(&folder, &ask).good().stdout, "0\n");
+    // Whose it is would have been.
+    let mut ours = Command::new(ask[0]);
+    let ours = ours.args(&ask[1..]).current_dir(&folder).output();
+    assert_ne!(Ended::from(ours.unwrap()).good().stdout, "0\n");
+    running.client().call("shutdown", Value::Null);
+    let ended = running.end().0.good();
+    let told = "a control client of another user was turned away";
+    assert_eq!(ended.stderr.matches(told).count(), 1, "{ended}");
 }
 
 /// Each verb of `vmm ctl`: its text says what was done, `--json` is the raw result.

@@ -18,6 +18,8 @@ pub(super) fn browsed(page: &Path, script: &str) -> Value {
     fs::write(&copy, text.replace("</body>", &format!("{script}</body>"))).unwrap();
     let said = Command::new("chromium")
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"])
+        // That may be small: in a container it has 64 MiB.
+        .arg("--disable-dev-shm-usage")
         .arg(format!(
             "--user-data-dir={}",
             folder.path().join("user").display()

@@ -1,5 +1,7 @@
 //! What Linux finds its processor to have.
 
+use std::fs;
+
 use tests::Guest;
 
 /// Which of these flags `/proc/cpuinfo` has, on how many processors.
@@ -21,9 +23,21 @@ fn has(nested: bool) -> Vec<String> {
     found.map(str::to_owned).collect()
 }
 
+/// What this processor has for virtual machines, and whether KVM gives guests of it.
+fn host() -> (&'static str, bool) {
+    let told = fs::read_to_string("/proc/cpuinfo").unwrap();
+    let (flag, module) = match told.lines().any(|line| line.ends_with("GenuineIntel")) {
+        true => ("vmx", "kvm_intel"),
+        false => ("svm", "kvm_amd"),
+    };
+    let nested = fs::read_to_string(format!("/sys/module/{module}/parameters/nested")).unwrap();
+    (flag, ["Y", "1"].contains(&nested.trim()))
+}
+
 #[test]
 fn virtual_machines_of_its_own_are_only_for_who_was_given_them() {
-    let expected = |svm| {
+    let (own, nests) = host();
+    let expected = |given| {
         let none = [
             "monitor",
             "mwaitx",
@@ -32,11 +46,18 @@ fn virtual_machines_of_its_own_are_only_for_who_was_given_them() {
             "arch_perfmon",
         ];
         let none = none.map(|flag| format!("flag {flag} 0"));
-        let mut all = vec![format!("flag svm {svm}"), "flag vmx 0".to_owned()];
+        let of = |flag| format!("flag {flag} {}", if flag == own { given } else { 0 });
+        let mut all = vec![of("svm"), of("vmx")];
         all.extend(none);
         all.extend(["flag lm 2".to_owned(), "counters 0".to_owned()]);
         all
     };
     assert_eq!(has(false), expected(0));
-    assert_eq!(has(true), expected(2));
+    if nests {
+        assert_eq!(has(true), expected(2));
+    } else {
+        let (ended, _) = Guest::linux(SCRIPT, None).with(["--nested"]).run();
+        let why = "this host's KVM offers guests neither VMX nor SVM";
+        assert!(ended.refused(101).contains(why), "{ended}");
+    }
 }

@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod any;
+mod demo;
 mod start;
 
 use serde_json::{Value, json};

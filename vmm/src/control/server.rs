@@ -342,7 +342,12 @@ fn clear_stale(path: &Path) -> Result<(), ListenError> {
 fn is_same_user(stream: &UnixStream) -> bool {
     // SAFETY: the call cannot fail and changes nothing.
     let ours = unsafe { libc::geteuid() };
-    peer_user(stream.as_raw_fd()) == Some(ours)
+    is_ours(peer_user(stream.as_raw_fd()), ours)
+}
+
+/// Whether the user at the other end is this one. Who is not known is not.
+fn is_ours(peer: Option<libc::uid_t>, ours: libc::uid_t) -> bool {
+    peer == Some(ours)
 }
 
 fn peer_user(socket: RawFd) -> Option<libc::uid_t> {
@@ -534,5 +539,13 @@ mod tests {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         assert!(is_same_user(&ours));
         assert_eq!(peer_user(-1), None);
+    }
+
+    #[test]
+    fn nobody_else_is_we_and_who_is_not_known_neither() {
+        assert!(is_ours(Some(1000), 1000));
+        for peer in [Some(0), Some(1001), None] {
+            assert!(!is_ours(peer, 1000), "{peer:?}");
+        }
     }
 }

@@ -79,7 +79,11 @@ pub fn chosen(wanted: Option<&str>) -> Result<i32, ForeignError> {
     if let Some(pid) = wanted.and_then(|wanted| wanted.parse().ok()) {
         return Ok(pid);
     }
-    let all = guests()?;
+    among(&guests()?, wanted)
+}
+
+/// The guest of these that is meant: by name, or the only one.
+fn among(all: &[Listed], wanted: Option<&str>) -> Result<i32, ForeignError> {
     let is_meant = |guest: &&Listed| wanted.is_none() || guest.name.as_deref() == wanted;
     let meant: Vec<_> = all.iter().filter(is_meant).collect();
     match (meant.as_slice(), wanted) {
@@ -138,5 +142,33 @@ mod tests {
         assert_eq!(of(&told, &mappings), Some((320, false)));
         assert_eq!(of(&[], &mappings), Some((192, true)));
         assert_eq!(of(&[], &mappings[..1]), None);
+    }
+
+    #[test]
+    fn who_is_meant_is_the_only_one_or_the_only_one_of_its_name() {
+        let guest = |pid: i32, name: Option<&str>| Listed {
+            pid,
+            vmm: "qemu".to_owned(),
+            name: name.map(str::to_owned),
+            vcpus: 1,
+            memory: None,
+        };
+        let all = [
+            guest(1, None),
+            guest(2, Some("build")),
+            guest(3, Some("web")),
+            guest(4, Some("web")),
+        ];
+        let several = |all: &[Listed], wanted| match among(all, wanted) {
+            Err(ForeignError::WhichGuest { guests }) => guests,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(among(&all[..1], None).unwrap(), 1);
+        assert_eq!(several(&all, None), 4);
+        assert_eq!(several(&[], None), 0);
+        assert_eq!(among(&all, Some("build")).unwrap(), 2);
+        assert_eq!(several(&all, Some("web")), 2);
+        let error = among(&all, Some("mail")).unwrap_err();
+        assert!(matches!(error, ForeignError::NoSuchGuest { name } if name == "mail"));
     }
 }

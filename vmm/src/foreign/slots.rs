@@ -216,16 +216,7 @@ impl Slots<'_> {
         let asked = self.parked.with_scratch(log.as_mut_slice(), |parked| {
             parked.ioctl("KVM_CLEAR_DIRTY_LOG", vm, request::CLEAR_LOG, at, deadline)
         });
-        match asked {
-            Ok(_) => Err(ForeignError::Logs(None)),
-            Err(ForeignError::Call { source, call }) => match source.raw_os_error() {
-                Some(libc::EINVAL) => Ok(true),
-                Some(libc::ENOENT) => Ok(false),
-                Some(libc::ENXIO | libc::ENOTTY) => Err(ForeignError::Logs(Some(source))),
-                _ => Err(ForeignError::Call { source, call }),
-            },
-            Err(error) => Err(error),
-        }
+        is_noted(asked)
     }
 
     /// Takes away what was only asked for, by a tracer that was killed before it could.
@@ -329,6 +320,21 @@ impl backends::Named for Slots<'_> {
             }
         }
         Ok(false)
+    }
+}
+
+/// Whether there is anything to forget, by what KVM says to who asks it to forget what no slot has. With a ring of dirty pages it notes
+/// them elsewhere, and says ENXIO; before Linux 5.0 it does not know the request.
+fn is_noted(asked: Result<u64, ForeignError>) -> Result<bool, ForeignError> {
+    match asked {
+        Ok(_) => Err(ForeignError::Logs(None)),
+        Err(ForeignError::Call { source, call }) => match source.raw_os_error() {
+            Some(libc::EINVAL) => Ok(true),
+            Some(libc::ENOENT) => Ok(false),
+            Some(libc::ENXIO | libc::ENOTTY) => Err(ForeignError::Logs(Some(source))),
+            _ => Err(ForeignError::Call { source, call }),
+        },
+        Err(error) => Err(error),
     }
 }
 
@@ -519,5 +525,33 @@ impl Proof {
             };
             tracer::translate(&ram, root, terms::addr::Gva(vcpu.rip)).is_ok()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn where_it_cannot_be_told_whether_pages_are_noted_nobody_attaches() {
+        let said = |number: i32| {
+            is_noted(Err(ForeignError::Call {
+                call: "KVM_CLEAR_DIRTY_LOG",
+                source: io::Error::from_raw_os_error(number),
+            }))
+        };
+        assert!(said(libc::EINVAL).unwrap());
+        assert!(!said(libc::ENOENT).unwrap());
+        for unknown in [libc::ENXIO, libc::ENOTTY] {
+            let error = said(unknown).unwrap_err();
+            assert!(matches!(error, ForeignError::Logs(Some(_))), "{error}");
+            assert!(error.to_string().contains("dirty-ring-size"), "{error}");
+        }
+        let error = is_noted(Ok(0)).unwrap_err();
+        assert!(matches!(error, ForeignError::Logs(None)), "{error}");
+        let error = said(libc::EBADF).unwrap_err();
+        assert!(matches!(error, ForeignError::Call { .. }), "{error}");
     }
 }
