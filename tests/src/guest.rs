@@ -10,6 +10,7 @@ use std::time::Instant;
 use tempfile::TempDir;
 
 use crate::control::Client;
+use crate::missed;
 use crate::monitor::Monitor;
 use crate::output::Ended;
 use crate::place::{bare_guest, guest, linux, look_again, patience, starts_vmm, vmm};
@@ -505,7 +506,7 @@ impl Running {
         stdin.flush().expect("vmm reads its stdin");
     }
 
-    /// `vmm ctl` on this guest.
+    /// `vmm ctl` on this guest. What a vCPU has missed its pause for is asked again.
     #[must_use]
     pub fn ctl(&self, arguments: &[&str]) -> Ended {
         let mut command = vmm();
@@ -514,7 +515,10 @@ impl Running {
             .arg("--control")
             .arg(&self.socket)
             .args(arguments);
-        Ended::from(command.output().expect("vmm ctl starts"))
+        let says = || Ended::from(command.output().expect("vmm ctl starts"));
+        missed::insist("vmm ctl", patience(), says, |ended| {
+            ended.code != Some(0) && missed::is_told(&ended.stderr)
+        })
     }
 
     /// Checks that `vmm ctl` refuses this, in one line that has all these words.

@@ -20,6 +20,7 @@ pub mod forced;
 mod guest;
 pub mod host_side;
 pub mod measure;
+mod missed;
 mod monitor;
 pub mod mortal;
 pub mod oracle;

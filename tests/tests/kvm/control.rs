@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use serde_json::{Value, json};
-use tests::{Client, Guest, Running, Trace};
+use tests::{Client, Guest, Running, Trace, patience};
 
 #[test]
 fn a_client_that_is_not_ours_can_do_everything_and_break_nothing() {
@@ -14,6 +14,7 @@ fn a_client_that_is_not_ours_can_do_everything_and_break_nothing() {
     let output = Command::new("python3")
         .args(["-c", client])
         .args([running.socket().to_owned(), running.path("")])
+        .arg(patience().as_secs().to_string())
         .output()
         .expect("python3 is installed");
     let said = String::from_utf8_lossy(&output.stderr);
