@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -271,8 +271,8 @@ impl Guest {
             self.command.arg("--output-root").arg(self.folder.path());
         }
         if !self.time_limited {
-            // Whoever waits for it gives up before, and says what it was at.
-            let limit = (patience() * 2).as_secs().to_string();
+            // Whoever waits for its end gives up before, and says what it was at.
+            let limit = (ends_within() * 2).as_secs().to_string();
             self.command.args(["--timeout", &limit]);
         }
         self.command
@@ -300,6 +300,12 @@ impl Guest {
     pub fn run(self) -> (Ended, Trace) {
         self.start().end()
     }
+}
+
+/// How long the end of a guest is waited for, which may have much to do before. A guest of which a test wants much before it waits
+/// for its end lives longer: its limit is twice as long.
+fn ends_within() -> Duration {
+    patience() * 3
 }
 
 /// QEMU with a kernel that ends by the port of a debugging device: the status is that of the guest, doubled, and one more.
@@ -532,7 +538,7 @@ impl Running {
         }
     }
 
-    /// Waits for the end, three times as long as for anything else: it may have much to do before.
+    /// Waits for the end.
     fn wait(&mut self) -> ExitStatus {
         let (pid, child) = (self.child.id(), &mut self.child);
         let (tell, told) = mpsc::channel();
@@ -543,7 +549,7 @@ impl Running {
                 let _ = tell.send(());
                 status
             });
-            let is_late = told.recv_timeout(patience() * 3).is_err();
+            let is_late = told.recv_timeout(ends_within()).is_err();
             let is_killed = is_late && {
                 let kill = Command::new("kill")
                     .args(["-KILL", &pid.to_string()])

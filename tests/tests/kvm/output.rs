@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tests::elf::Kernels;
-use tests::{Ended, Guest, guest, vmm, vmm_says};
+use tests::{Ended, Guest, guest, patience, vmm, vmm_says};
 
 pub(super) fn trace_to(directory: &Path, options: &[&str]) -> Command {
     trace_in_mode(&["discard", "--ring-size", "8192"], directory, options)
@@ -28,7 +28,8 @@ pub(super) fn trace_in_mode(mode: &[&str], directory: &Path, options: &[&str]) -
         "--trace",
         "function",
     ]);
-    command.args(["--timeout", "120", "--mode"]).args(mode);
+    let limit = patience().as_secs().to_string();
+    command.args(["--timeout", &limit, "--mode"]).args(mode);
     command.args(options).stdin(Stdio::null());
     command
 }
