@@ -249,6 +249,16 @@ pub fn look_again() {
     std::thread::park_timeout(BETWEEN);
 }
 
+/// Changes a guest as long as it lives, which is so many iterations. What it lives to see depends on the host: it lives longer until
+/// that is enough.
+///
+/// # Panics
+/// When it never is.
+pub fn lives_to_see(iterations: u32, enough: impl FnMut(u32) -> bool) {
+    let mut lives = [1, 4, 16].map(|times| iterations * times).into_iter();
+    assert!(lives.any(enough), "the guest ended too early, each time");
+}
+
 /// What ends by its time limit, which is given to `run`. On a busy host a guest has not come far by then: it gets longer ones
 /// until it has come as far as is wanted, or the last.
 pub fn limited<T>(mut run: impl FnMut(&'static str) -> T, is_enough: impl Fn(&T) -> bool) -> T {
