@@ -13,7 +13,7 @@ use crate::control::Client;
 use crate::missed;
 use crate::monitor::Monitor;
 use crate::output::Ended;
-use crate::place::{bare_guest, guest, linux, look_again, patience, starts_vmm, vmm};
+use crate::place::{bare_guest, guest, linux, look_again, outlived, patience, starts_vmm, vmm};
 use crate::standstill;
 use crate::trace::Trace;
 
@@ -318,7 +318,7 @@ fn microvm_of(name: &str, kernel: &Path, vcpus: u32) -> Command {
 
 /// QEMU with a guest on KVM: its smallest machine, with a serial port.
 fn microvm(name: &str, vcpus: u32, memory: u32) -> Command {
-    let mut command = Command::new("qemu-system-x86_64");
+    let mut command = outlived("qemu-system-x86_64");
     command.args(["-accel", "kvm", "-M", "microvm,acpi=on"]);
     // Some hosts' KVM has less than QEMU asks of it.
     command.args(["-cpu", "host,-arch-capabilities"]);

@@ -42,7 +42,7 @@ pub use monitor::Monitor;
 pub use output::{Counts, Ended, Printed};
 pub use place::{
     ATOMIC, Kernel, bare_guest, foreign_kernel, guest, guest_with_retpolines, in_the_box, is_long,
-    kernels, limited, linux, linux_initrd, lives_to_see, look_again, patched_by, patience,
+    kernels, limited, linux, linux_initrd, lives_to_see, look_again, patched_by, patience, patient,
     promises_atomic, scaled, starts_vmm, stormy, until, usual_or_long, vmm, vmm_says,
 };
 pub use ramdisk::with_file;

@@ -31,6 +31,27 @@ pub fn starts_vmm(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
+/// A command that runs a program that is not ours, and ends one that does not end by itself.
+#[must_use]
+pub fn patient(program: &str) -> Command {
+    let mut command = Command::new("timeout");
+    command.arg(patience().as_secs().to_string()).arg(program);
+    command
+}
+
+/// A command that runs a program that is killed when the thread has ended that starts it. A guest that spins would else do so for ever
+/// when the tests are killed, and make those slow that come next. The process is that of the program.
+#[must_use]
+pub(crate) fn outlived(program: &str) -> Command {
+    // What runs in the box ends with it, and its busybox cannot do this.
+    if in_the_box() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", program]);
+    command
+}
+
 /// Runs `vmm` with these arguments to its end, without input.
 ///
 /// # Panics

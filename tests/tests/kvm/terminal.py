@@ -120,6 +120,8 @@ def started_in_background():
 
 def shell():
     os.setsid()
+    # What it waits for without a deadline has this one.
+    signal.alarm(patience)
     fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     if which == "started":
