@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::missed;
 use crate::place::{look_again, patience};
 
 /// A reply is waited for in turns of this length: a machine that stands still for a minute, as a virtual one can, has used
@@ -39,11 +40,19 @@ impl Client {
     }
 
     /// Sends a request and waits for its reply: the result, or the error. `None` when the VMM has
-    /// ended.
+    /// ended. What a vCPU has missed its pause for is asked again.
     ///
     /// # Panics
     /// When the reply is not one.
     pub fn ask(&mut self, method: &str, params: Value) -> Option<Result<Value, Value>> {
+        let ask = || self.ask_once(method, params.clone());
+        missed::insist(method, patience(), ask, |reply| {
+            let error = reply.as_ref().and_then(|reply| reply.as_ref().err());
+            error.is_some_and(|error| missed::is_told(message(error)))
+        })
+    }
+
+    fn ask_once(&mut self, method: &str, params: Value) -> Option<Result<Value, Value>> {
         self.id += 1;
         let mut request = json!({"jsonrpc": "2.0", "id": self.id, "method": method});
         if let (Some(request), false) = (request.as_object_mut(), params.is_null()) {
@@ -120,10 +129,7 @@ impl Client {
     /// When it is not.
     pub fn refused(&mut self, method: &str, params: Value) -> String {
         match self.ask(method, params) {
-            Some(Err(error)) => {
-                let message = error.get("message").and_then(Value::as_str);
-                message.expect("a message").to_owned()
-            }
+            Some(Err(error)) => message(&error).to_owned(),
             other => panic!("{method}: {other:?}"),
         }
     }
@@ -180,5 +186,57 @@ impl Client {
             .flatten()
             .filter_map(|ring| ring.get(number)?.as_u64());
         numbers.sum()
+    }
+}
+
+/// Why a request was refused.
+fn message(error: &Value) -> &str {
+    let message = error.get("message").and_then(Value::as_str);
+    message.expect("a message")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use super::*;
+
+    /// Answers the requests of a client, each with the next of these; which numbers they had.
+    fn answering(listener: &UnixListener, answers: &[Value]) -> Vec<Value> {
+        let (stream, _) = listener.accept().unwrap();
+        let mut stream = BufReader::new(stream);
+        let each = answers.iter().map(|answer| {
+            let mut line = String::new();
+            stream.read_line(&mut line).unwrap();
+            let request: Value = serde_json::from_str(&line).unwrap();
+            assert_eq!(request["method"], "start");
+            let mut answer = answer.clone();
+            answer["id"] = request["id"].clone();
+            writeln!(stream.get_mut(), "{answer}").unwrap();
+            request["id"].clone()
+        });
+        each.collect()
+    }
+
+    #[test]
+    fn what_a_vcpu_has_missed_its_pause_for_is_asked_again_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path().join("control");
+        let listener = UnixListener::bind(&at).unwrap();
+        let missed = "'x': vCPU 1 did not pause within 2s; the guest runs on unchanged";
+        let refused = |message: &str| json!({"error": {"code": 1, "message": message}});
+        let answers = [
+            refused(missed),
+            refused(missed),
+            json!({"result": 7}),
+            refused("started already"),
+        ];
+        let server = thread::spawn(move || answering(&listener, &answers));
+        let mut client = Client::connect(&at).unwrap();
+        assert_eq!(client.call("start", Value::Null), 7);
+        assert_eq!(client.refused("start", Value::Null), "started already");
+        assert_eq!(server.join().unwrap(), [1, 2, 3, 4]);
+        assert!(client.ask("start", Value::Null).is_none());
     }
 }

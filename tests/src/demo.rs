@@ -1,10 +1,10 @@
 //! What `make demo` and its likes show: where the tests run, they run it as well.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use crate::output::Ended;
-use crate::place::vmm;
+use crate::place::{patient, vmm};
 
 /// Runs `tests/NAME --here` to its end.
 ///
@@ -15,7 +15,7 @@ pub fn shown(name: &str) -> Ended {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
     let vmm = vmm();
     let target = Path::new(vmm.get_program()).ancestors().nth(2);
-    let mut demo = Command::new("sh");
+    let mut demo = patient("sh");
     demo.args([&format!("tests/{name}"), "--here"]);
     demo.current_dir(root).stdin(Stdio::null());
     demo.env("CARGO_TARGET_DIR", target.expect("a folder"));

@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
 use crate::control::Client;
+use crate::missed;
 use crate::monitor::Monitor;
 use crate::output::Ended;
-use crate::place::{bare_guest, guest, linux, look_again, patience, starts_vmm, vmm};
+use crate::place::{bare_guest, guest, linux, look_again, outlived, patience, starts_vmm, vmm};
 use crate::standstill;
 use crate::trace::Trace;
 
@@ -270,8 +271,8 @@ impl Guest {
             self.command.arg("--output-root").arg(self.folder.path());
         }
         if !self.time_limited {
-            // Whoever waits for it gives up before, and says what it was at.
-            let limit = (patience() * 2).as_secs().to_string();
+            // Whoever waits for its end gives up before, and says what it was at.
+            let limit = (ends_within() * 2).as_secs().to_string();
             self.command.args(["--timeout", &limit]);
         }
         self.command
@@ -301,6 +302,12 @@ impl Guest {
     }
 }
 
+/// How long the end of a guest is waited for, which may have much to do before. A guest of which a test wants much before it waits
+/// for its end lives longer: its limit is twice as long.
+fn ends_within() -> Duration {
+    patience() * 3
+}
+
 /// QEMU with a kernel that ends by the port of a debugging device: the status is that of the guest, doubled, and one more.
 fn microvm_of(name: &str, kernel: &Path, vcpus: u32) -> Command {
     let mut command = microvm(name, vcpus, 256);
@@ -311,7 +318,7 @@ fn microvm_of(name: &str, kernel: &Path, vcpus: u32) -> Command {
 
 /// QEMU with a guest on KVM: its smallest machine, with a serial port.
 fn microvm(name: &str, vcpus: u32, memory: u32) -> Command {
-    let mut command = Command::new("qemu-system-x86_64");
+    let mut command = outlived("qemu-system-x86_64");
     command.args(["-accel", "kvm", "-M", "microvm,acpi=on"]);
     // Some hosts' KVM has less than QEMU asks of it.
     command.args(["-cpu", "host,-arch-capabilities"]);
@@ -505,7 +512,7 @@ impl Running {
         stdin.flush().expect("vmm reads its stdin");
     }
 
-    /// `vmm ctl` on this guest.
+    /// `vmm ctl` on this guest. What a vCPU has missed its pause for is asked again.
     #[must_use]
     pub fn ctl(&self, arguments: &[&str]) -> Ended {
         let mut command = vmm();
@@ -514,7 +521,10 @@ impl Running {
             .arg("--control")
             .arg(&self.socket)
             .args(arguments);
-        Ended::from(command.output().expect("vmm ctl starts"))
+        let says = || Ended::from(command.output().expect("vmm ctl starts"));
+        missed::insist("vmm ctl", patience(), says, |ended| {
+            ended.code != Some(0) && missed::is_told(&ended.stderr)
+        })
     }
 
     /// Checks that `vmm ctl` refuses this, in one line that has all these words.
@@ -528,7 +538,7 @@ impl Running {
         }
     }
 
-    /// Waits for the end, three times as long as for anything else: it may have much to do before.
+    /// Waits for the end.
     fn wait(&mut self) -> ExitStatus {
         let (pid, child) = (self.child.id(), &mut self.child);
         let (tell, told) = mpsc::channel();
@@ -539,7 +549,7 @@ impl Running {
                 let _ = tell.send(());
                 status
             });
-            let is_late = told.recv_timeout(patience() * 3).is_err();
+            let is_late = told.recv_timeout(ends_within()).is_err();
             let is_killed = is_late && {
                 let kill = Command::new("kill")
                     .args(["-KILL", &pid.to_string()])

@@ -21,6 +21,7 @@ pub mod forced;
 mod guest;
 pub mod host_side;
 pub mod measure;
+mod missed;
 mod monitor;
 pub mod mortal;
 pub mod oracle;
@@ -43,8 +44,8 @@ pub use monitor::Monitor;
 pub use output::{Counts, Ended, Printed};
 pub use place::{
     ATOMIC, Kernel, bare_guest, foreign_kernel, guest, guest_with_retpolines, in_the_box, is_long,
-    kernels, limited, linux, linux_initrd, look_again, patched_by, patience, promises_atomic,
-    scaled, starts_vmm, stormy, until, usual_or_long, vmm, vmm_says,
+    kernels, limited, linux, linux_initrd, lives_to_see, look_again, patched_by, patience, patient,
+    promises_atomic, scaled, starts_vmm, stormy, until, usual_or_long, vmm, vmm_says,
 };
 pub use ramdisk::with_file;
 pub use random::Random;

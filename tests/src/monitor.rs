@@ -6,6 +6,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::place::patience;
+
 /// A connection to it.
 #[derive(Debug)]
 pub struct Monitor {
@@ -20,6 +22,8 @@ impl Monitor {
     #[must_use]
     pub fn connect(path: &Path) -> Option<Self> {
         let stream = UnixStream::connect(path).ok()?;
+        let limited = stream.set_read_timeout(Some(patience()));
+        limited.expect("no length of time that a socket refuses");
         let mut monitor = Self {
             stream: BufReader::new(stream),
         };

@@ -2,12 +2,15 @@
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 
 use nix::errno::Errno;
 use nix::sys::ptrace::{self, Options};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+
+use crate::place::patience;
 
 /// What something is done to others by (x86-64): ptrace, process_vm_writev, pidfd_getfd, pwrite64.
 const ON_OTHERS: [u64; 4] = [101, 311, 438, 18];
@@ -98,7 +101,20 @@ pub fn held_at(command: &mut Command, which: Steps, step: u64) -> Result<Held, L
     watch((child, pid), which, step)
 }
 
+/// One that never comes to its next step is killed, which is how it has ended then. For as long as what is returned lives.
+fn killed_when_late(pid: Pid) -> Sender<()> {
+    let (alive, ends) = channel::<()>();
+    std::thread::spawn(move || {
+        if ends.recv_timeout(patience()) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("{pid} comes neither to its step nor to its end: it is killed");
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+    });
+    alive
+}
+
 fn watch((child, pid): (Child, Pid), which: Steps, step: u64) -> Result<Held, Lived> {
+    let _alive = killed_when_late(pid);
     let mut steps = 0;
     loop {
         let mut deliver = None;

@@ -31,6 +31,27 @@ pub fn starts_vmm(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
+/// A command that runs a program that is not ours, and ends one that does not end by itself.
+#[must_use]
+pub fn patient(program: &str) -> Command {
+    let mut command = Command::new("timeout");
+    command.arg(patience().as_secs().to_string()).arg(program);
+    command
+}
+
+/// A command that runs a program that is killed when the thread has ended that starts it. A guest that spins would else do so for ever
+/// when the tests are killed, and make those slow that come next. The process is that of the program.
+#[must_use]
+pub(crate) fn outlived(program: &str) -> Command {
+    // What runs in the box ends with it, and its busybox cannot do this.
+    if in_the_box() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", program]);
+    command
+}
+
 /// Runs `vmm` with these arguments to its end, without input.
 ///
 /// # Panics
@@ -247,6 +268,16 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
 pub fn look_again() {
     const BETWEEN: Duration = Duration::from_millis(5);
     std::thread::park_timeout(BETWEEN);
+}
+
+/// Changes a guest as long as it lives, which is so many iterations. What it lives to see depends on the host: it lives longer until
+/// that is enough.
+///
+/// # Panics
+/// When it never is.
+pub fn lives_to_see(iterations: u32, enough: impl FnMut(u32) -> bool) {
+    let mut lives = [1, 4, 16].map(|times| iterations * times).into_iter();
+    assert!(lives.any(enough), "the guest ended too early, each time");
 }
 
 /// What ends by its time limit, which is given to `run`. On a busy host a guest has not come far by then: it gets longer ones

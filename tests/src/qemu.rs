@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 
 use serde_json::json;
@@ -15,7 +15,7 @@ use terms::addr::Gpa;
 use tracer::target::{MemoryError, PhysicalMemory, VcpuRegisters};
 
 use crate::monitor::Monitor;
-use crate::place::patience;
+use crate::place::{outlived, patience};
 
 /// How often one is begun that stands still.
 const ATTEMPTS: u32 = 3;
@@ -67,7 +67,7 @@ impl Qemu {
             folder.unwrap_or_else(|why| panic!("{memory} MiB for a guest's memory: {why}"));
         let at = |name: &str| folder.path().join(name).display().to_string();
         let (initrd, ram) = (crate::linux().1, at("ram"));
-        let mut child = Command::new("qemu-system-x86_64")
+        let mut child = outlived("qemu-system-x86_64")
             .args(["-accel", "tcg", "-machine", "q35,memory-backend=ram"])
             .args(["-cpu", processor, "-m", &format!("{memory}M")])
             .args(["-display", "none", "-nodefaults", "-no-user-config"])

@@ -5,9 +5,15 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::place::{patience, starts_vmm, vmm};
 use crate::transcript::{Typed, blocks};
@@ -24,7 +30,7 @@ pub fn follow(name: &str, document: &str, class: &str, files: &[(&str, PathBuf)]
     let blocks = blocks.into_iter().filter(|block| block.class == class);
     let typed: Vec<Typed> = blocks.flat_map(|block| block.commands).collect();
     assert!(!typed.is_empty(), "{name} has no commands");
-    let printed = run(&script(&typed), files);
+    let (printed, is_late) = run(&script(&typed), files);
     let mark = format!("\n{MARK}");
     let mut parts = printed.split(&mark);
     let mut text = parts.next().unwrap_or_default();
@@ -41,6 +47,7 @@ pub fn follow(name: &str, document: &str, class: &str, files: &[(&str, PathBuf)]
         }
         text = rest;
     }
+    assert!(!is_late, "{name}: what it leaves running does not end");
 }
 
 /// What is said of a guest that has only just been started.
@@ -80,7 +87,8 @@ fn socket(command: &str) -> Option<&str> {
     words.next()
 }
 
-fn run(script: &str, files: &[(&str, PathBuf)]) -> String {
+/// What the script prints, and whether it stands still.
+fn run(script: &str, files: &[(&str, PathBuf)]) -> (String, bool) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let inside = |name: &str| folder.path().join(name);
     let here = inside("here");
@@ -97,14 +105,64 @@ fn run(script: &str, files: &[(&str, PathBuf)]) -> String {
     }
     fs::write(inside("script"), script).expect("room for a script");
     let path = std::env::var("PATH").unwrap_or_default();
-    let mut shell = starts_vmm("timeout");
+    let mut shell = starts_vmm("sh");
     shell
-        .arg(patience().as_secs().to_string())
-        .arg("sh")
         .arg(inside("script"))
         .env("PATH", format!("{}:{path}", inside("bin").display()))
         .current_dir(&here)
-        .stdin(Stdio::null());
-    let output = shell.output().expect("timeout and sh");
-    String::from_utf8_lossy(&output.stdout).into_owned()
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .process_group(0);
+    let mut shell = shell.spawn().expect("sh");
+    let stdout = shell.stdout.take().expect("its stdout");
+    let (printed, is_late) = printed(stdout, patience());
+    if is_late {
+        // All that it has started, too.
+        let killed = kill_process_group(Pid::from_child(&shell), Signal::KILL);
+        killed.expect("it is ours");
+    }
+    shell.wait().expect("it is ours");
+    (printed, is_late)
+}
+
+/// What comes until the end, or until nothing has come for so long: whether that was so. A command's lines come when it has ended, so
+/// each command has that time.
+fn printed(output: impl Read + Send + 'static, within: Duration) -> (String, bool) {
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        let mut output = BufReader::new(output);
+        let mut line = Vec::new();
+        while let Ok(1..) = output.read_until(b'\n', &mut line)
+            && tell.send(std::mem::take(&mut line)).is_ok()
+        {}
+    });
+    let mut printed = Vec::new();
+    let end = loop {
+        match told.recv_timeout(within) {
+            Ok(line) => printed.extend(line),
+            Err(end) => break end,
+        }
+    };
+    let is_late = end == RecvTimeoutError::Timeout;
+    (String::from_utf8_lossy(&printed).into_owned(), is_late)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn who_prints_nothing_any_more_is_late_and_who_has_ended_is_not() {
+        let (silent, reads) = UnixStream::pair().unwrap();
+        assert!(printed(reads, Duration::from_millis(1)).1);
+        drop(silent);
+        let (mut prints, reads) = UnixStream::pair().unwrap();
+        let text = "one\ntwo\n\nend";
+        prints.write_all(text.as_bytes()).unwrap();
+        drop(prints);
+        assert_eq!(printed(reads, patience()), (text.to_owned(), false));
+    }
 }

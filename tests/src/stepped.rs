@@ -15,9 +15,10 @@ use vmm::devices::console::ConsoleWriter;
 use vmm::host::pollers::Threads;
 use vmm::layout;
 use vmm::loader::KernelFile;
-use vmm::machine::{Machine, MachineConfig, PATIENCE};
+use vmm::machine::{Machine, MachineConfig};
 use vmm::vcpu::{Request, VcpuEventKind};
 
+use crate::missed;
 use crate::place::patience;
 
 /// Of a guest's command line: no timer interrupt while it is stepped.
@@ -102,15 +103,23 @@ pub fn wait_at(machine: &Machine, address: Gva) {
     assert_eq!(next_event(machine), VcpuEventKind::Breakpoint(address));
 }
 
+/// Has every vCPU trapped that comes to `at`; nobody any more without one.
+///
+/// # Panics
+/// When KVM refuses.
+pub fn set_breakpoint(machine: &mut Machine, at: Option<Gva>) {
+    let set = || machine.set_breakpoint(at);
+    let set = missed::insist("a breakpoint", patience(), set, missed::is_one);
+    set.expect("the breakpoint is set, or removed");
+}
+
 /// Starts the machine and stops it at the entry of a function; from there it continues by [`step`].
 ///
 /// # Panics
 /// When it does not come there.
 pub fn start_to(machine: &mut Machine, entry: Gva) {
     stay_on_this_cpu();
-    machine
-        .set_breakpoint(Some(entry))
-        .expect("the breakpoint is set");
+    set_breakpoint(machine, Some(entry));
     machine.start().expect("the machine starts");
     wait_at(machine, entry);
     begin(machine);
@@ -129,12 +138,10 @@ fn stay_on_this_cpu() {
 /// # Panics
 /// When KVM refuses.
 pub fn begin(machine: &mut Machine) {
-    machine
-        .set_breakpoint(None)
-        .expect("the breakpoint is removed");
-    let mut quiesced = machine.quiesce(PATIENCE).expect("it is stopped");
+    set_breakpoint(machine, None);
+    let mut quiesced = machine.quiesce(patience()).expect("it is stopped");
     quiesced
-        .ask(0, Request::SingleStep, PATIENCE)
+        .ask(0, Request::SingleStep, patience())
         .expect("KVM can step");
 }
 
@@ -154,7 +161,7 @@ pub fn step(machine: &Machine) {
 /// When it is not stopped.
 #[must_use]
 pub fn place(machine: &Machine) -> (u64, u64) {
-    let quiesced = machine.quiesce(PATIENCE).expect("it is stopped");
+    let quiesced = machine.quiesce(patience()).expect("it is stopped");
     let vcpu = quiesced.full_registers().first().expect("there is one");
     (vcpu.general.rip, vcpu.general.rsp)
 }
@@ -178,8 +185,6 @@ pub fn step_to(machine: &Machine, address: Gva) {
 /// # Panics
 /// When KVM refuses.
 pub fn go_on(machine: &mut Machine) {
-    machine
-        .set_breakpoint(None)
-        .expect("KVM stops to single-step");
+    set_breakpoint(machine, None);
     machine.leave_breakpoint();
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::output::Counts;
-use crate::place::vmm;
+use crate::place::{patient, vmm};
 
 /// A trace directory, which lives as long as this.
 #[derive(Debug)]
@@ -234,7 +234,7 @@ impl Trace {
     pub fn uftrace_draws(&self, keys: &str) -> String {
         let directory = self.path().display().to_string();
         // It wants a terminal; `script` is one.
-        let mut command = Command::new("script");
+        let mut command = patient("script");
         let mut child = command
             .args([
                 "-qec",
@@ -242,6 +242,8 @@ impl Trace {
                 "/dev/null",
             ])
             .envs([("TERM", "xterm"), ("LINES", "24"), ("COLUMNS", "100")])
+            // Not every user's shell runs commands.
+            .env("SHELL", "/bin/sh")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tests::exact::assert_traced_with;
 use tests::{
-    ATOMIC, Client, Guest, Running, guest, promises_atomic, scaled, usual_or_long, vmm_says,
+    ATOMIC, Client, Guest, Running, guest, lives_to_see, promises_atomic, scaled, usual_or_long,
+    vmm_says,
 };
 use vmm::trial::switching::{Effort, shown, switching};
 
@@ -114,13 +115,9 @@ fn counts_are_exact_on_one_vcpu_and_on_two() {
 /// Who goes by takes the one stub or the other, and both record for the first session.
 #[test]
 fn a_session_misses_nothing_while_another_shares_its_functions() {
-    // As in `live`: it lives longer until it sees some.
-    let lives = [1, 4, 16].map(|times| scaled(200_000) * times);
-    let mut changes = lives
-        .into_iter()
-        .map(|life| exact_while_another_comes_and_goes(&ATOMIC, life));
-    let enough = changes.any(|changes| changes > 10);
-    assert!(enough, "the guest ended too early, each time");
+    lives_to_see(scaled(200_000), |life| {
+        exact_while_another_comes_and_goes(&ATOMIC, life) > 10
+    });
 }
 
 #[test]

@@ -8,7 +8,8 @@ use crate::places::refuses_outside;
 /// What it does to another process takes more than landlock lets a process do; its clients are as bounded.
 #[test]
 fn clients_of_an_attachment_are_bounded_as_well() {
-    let mut other = Guest::under_qemu("places", "workload=list,spin", 1).start();
+    let name = format!("exotrace-places-{}", std::process::id());
+    let mut other = Guest::under_qemu(&name, "workload=list,spin", 1).start();
     other.wait_for("workload spin");
     let kernel = guest();
     let attached = Guest::attached(other.pid(), Some(&kernel));

@@ -34,7 +34,7 @@ fn restore(of: &Running) {
 fn killed_at_random(of: &Running, lives: u64) {
     let whole = killed_at(&mut life(of), Steps::OnOthers, u64::MAX);
     assert!(whole.ended == Some(0) && whole.steps > 100, "{whole:?}");
-    let mut random = Random::new();
+    let (mut random, mut killed) = (Random::new(), 0);
     for _ in 0..lives {
         let step = 1 + random.next_u64() % whole.steps;
         let lived = killed_at(&mut life(of), Steps::OnOthers, step);
@@ -42,11 +42,15 @@ fn killed_at_random(of: &Running, lives: u64) {
             lived.ended.is_none_or(|ended| ended == 0),
             "{step}: {lived:?}"
         );
+        killed += u32::from(lived.ended.is_none());
     }
+    println!("{killed} of {lives} killed");
+    assert!(killed > 0, "none of {lives} was killed");
     restore(of);
     // The first ones, where the VMM is held for the first time, one after the other.
     for step in 1..40 {
-        let _ = killed_at(&mut life(of), Steps::OnOthers, step);
+        let lived = killed_at(&mut life(of), Steps::OnOthers, step);
+        assert!(lived.ended.is_none(), "{step}: {lived:?}");
         restore(of);
     }
 }

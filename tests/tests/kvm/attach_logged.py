@@ -1,5 +1,5 @@
-"""A VMM of one vCPU that spins, and of one slot of memory, of which KVM notes the pages that are written. Says for each line that it
-reads whether it still does. Between two lines that say so it has KVM begin and end noting them, over and over, and says how often that came
+"""A VMM of one vCPU that counts, and of one slot of memory, of which KVM notes the pages that are written. Says for each line that it
+reads whether it still does, once the vCPU has counted on. Between two lines that say so it has KVM begin and end noting them, over and over, and says how often that came
 to nothing. With an argument KVM notes the pages in a ring of each vCPU's instead."""
 import ctypes
 import fcntl
@@ -8,13 +8,14 @@ import os
 import struct
 import sys
 import threading
+import time
 
 CREATE_VM, CREATE_VCPU, RUN, GET_STATISTICS = 0xAE01, 0xAE41, 0xAE80, 0xAECE
 SET_MEMORY, GET_LOG, ENABLE = 0x4020AE46, 0x4010AE42, 0x4068AEA3
 GET_SREGS, SET_SREGS, SET_REGS = 0x8138AE83, 0x4138AE84, 0x4090AE82
 SLOT, LOGS, BYTES = 3, 1, 64 << 20
 RING, RING_BYTES = 192, 65536
-CODE = 0x200000
+CODE, COUNT = 0x200000, 0x400000
 
 memory = mmap.mmap(-1, BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -29,10 +30,11 @@ if len(sys.argv) > 1:
     fcntl.ioctl(vm, ENABLE, struct.pack("IIQ88x", RING, 0, RING_BYTES))
 fcntl.ioctl(vm, SET_MEMORY, struct.pack("IIQQQ", SLOT, LOGS, 0, BYTES, address))
 
-# Page tables that map the first 2 MiB pages where they are, and an instruction that jumps to itself.
+# Page tables that map the first 2 MiB pages where they are, and `inc qword [COUNT]` over and over.
 for at, entry in [(0x1000, 0x2003), (0x2000, 0x3003)] + [(0x3000 + 8 * page, page << 21 | 0x83) for page in range(32)]:
     memory[at : at + 8] = struct.pack("Q", entry)
-memory[CODE : CODE + 2] = b"\xeb\xfe"
+text = b"\x48\xff\x04\x25" + struct.pack("i", COUNT) + b"\xeb\xf6"
+memory[CODE : CODE + len(text)] = text
 
 vcpu = fcntl.ioctl(vm, CREATE_VCPU, 0)
 run = mmap.mmap(vcpu, 4096)
@@ -54,10 +56,22 @@ def spin():
         except InterruptedError:
             pass
         if run[8] not in (0, 10):
-            os._exit(f"exit {run[8]}")
+            print(f"the guest has ended by exit {run[8]}", file=sys.stderr, flush=True)
+            os._exit(1)
+
+
+def counted():
+    return struct.unpack_from("Q", memory, COUNT)[0]
+
+
+def goes_on():
+    before = counted()
+    while counted() == before:
+        time.sleep(0.001)
 
 
 threading.Thread(target=spin, daemon=True).start()
+goes_on()
 bits = (ctypes.c_char * (BYTES // 4096 // 8))()
 print("spins", flush=True)
 
@@ -91,8 +105,10 @@ for line in sys.stdin:
         end.set()
         toggles.join()
         toggles = None
+        goes_on()
         print(f"{sum(wrong)} wrong", flush=True)
     else:
+        goes_on()
         try:
             notes()
             print("notes", flush=True)

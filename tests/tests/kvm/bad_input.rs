@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use tests::elf::{Damaged, Kernels, bare};
-use tests::{Ended, Guest, guest, vmm_says};
+use tests::{Ended, Guest, guest, patience, vmm_says};
 
 /// `vmm run` on a kernel, with more options.
 fn run(kernel: &Path, options: &[&str]) -> Ended {
@@ -129,7 +129,7 @@ fn images_that_cannot_be_traced() {
                 "--cmdline",
                 "workload=calls iterations=2",
                 "--timeout",
-                "60",
+                &patience().as_secs().to_string(),
             ],
         );
         assert_eq!(ended.good().printed().calls["calls_leaf"], 64);

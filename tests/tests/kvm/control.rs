@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use tests::users::{nobody_runs, open_to_all};
-use tests::{Client, Ended, Guest, Running, Trace};
+use tests::{Client, Ended, Guest, Running, Trace, patience};
 
 #[test]
 fn a_client_that_is_not_ours_can_do_everything_and_break_nothing() {
@@ -15,6 +15,7 @@ fn a_client_that_is_not_ours_can_do_everything_and_break_nothing() {
     let output = Command::new("python3")
         .args(["-c", client])
         .args([running.socket().to_owned(), running.path("")])
+        .arg(patience().as_secs().to_string())
         .output()
         .expect("python3 is installed");
     let said = String::from_utf8_lossy(&output.stderr);

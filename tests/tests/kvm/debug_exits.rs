@@ -5,10 +5,10 @@ use insn::asm::registers::gpr32::{eax, r12d};
 use insn::asm::registers::gpr64::{r12, r13, rax, rsp};
 use insn::asm::{CodeAssembler, IcedError, qword_ptr};
 use tests::bare::{self, NOWHERE};
+use tests::patience;
 use tests::stepped::next_event;
 use vmm::devices::console::ConsoleWriter;
 use vmm::loader::KernelFile;
-use vmm::machine::PATIENCE;
 use vmm::vcpu::VcpuEventKind;
 
 const VECTOR_DEBUG: i32 = 1;
@@ -63,6 +63,6 @@ fn debug_exceptions_of_the_guest_s_own_are_its_own() {
             "armed: {armed:?}"
         );
         drop(machine);
-        console.finish(PATIENCE).unwrap();
+        console.finish(patience()).unwrap();
     }
 }

@@ -6,7 +6,7 @@ use std::fs;
 use image::Image;
 use serde_json::{Value, json};
 use tests::exact::gated;
-use tests::{Client, Ended, Guest, Random, in_the_box, patched_by};
+use tests::{Client, Ended, Guest, Random, in_the_box, lives_to_see, patched_by};
 
 /// A line `WORD NAME COUNT` of the guest, or `WORD COUNT`.
 fn said(ended: &Ended, words: &str) -> u64 {
@@ -161,7 +161,14 @@ fn callbacks_that_are_switched_together_where_words_are_exchanged_are_called_tog
 }
 
 fn switched_together(method: &'static str) {
-    let iterations = if in_the_box() { 5_000 } else { 200_000 };
+    let iterations = if in_the_box() { 5_000 } else { 800_000 };
+    lives_to_see(iterations, |iterations| {
+        are_switched_together(method, iterations)
+    });
+}
+
+/// Through a guest's life of so many iterations; whether they were switched while it passed them.
+fn are_switched_together(method: &'static str, iterations: u32) -> bool {
     let rest = format!("iterations={iterations} threads=5 tick=200");
     let mut random = Random::new();
     let guest = gated("events", &rest).vcpus(2);
@@ -178,7 +185,7 @@ fn switched_together(method: &'static str) {
     );
     client.call("events.disable", both.clone());
     running.type_text("q");
-    let mut changes = 0;
+    let (mut changes, mut looks) = (0, 0);
     loop {
         let method = *random.pick(&["events.enable", "events.disable"]);
         let change = if random.next_u64().is_multiple_of(3) {
@@ -191,14 +198,12 @@ fn switched_together(method: &'static str) {
             None => break,
         }
         changes += 1;
-        if changes % 50 == 0 {
-            let off = json!({"events": ["message_received"], "callbacks": ["received_count"]});
-            let now = client
-                .ask("events.disable", off)
-                .and_then(|_| client.ask("events.disable", both.clone()))
-                .and_then(|_| client.ask("digest", Value::Null));
-            let Some(now) = now else { break };
-            assert_eq!(now.unwrap()["sha256"], digest, "after {changes} changes");
+        if changes % 8 == 0 {
+            let Some(now) = digest_without(&mut client, &[&both, &other]) else {
+                break;
+            };
+            assert_eq!(now, digest, "after {changes} changes");
+            looks += 1;
         }
     }
     let ended = running.end().0.good();
@@ -207,7 +212,17 @@ fn switched_together(method: &'static str) {
     assert_eq!(count, sum, "after {changes} changes");
     let passed = passes(&ended)["message_sent"];
     assert!(count <= passed, "{count} of {passed}");
-    println!("{changes} changes, {count} of {passed} passes called back");
+    println!("{changes} changes, {looks} looks, {count} of {passed} passes called back");
+    changes > 10 && looks > 0 && 0 < count && count < passed
+}
+
+/// The digest of the guest's text without these callbacks. `None` when the guest has ended.
+fn digest_without(client: &mut Client, callbacks: &[&Value]) -> Option<String> {
+    for off in callbacks {
+        client.ask("events.disable", (*off).clone())?.unwrap();
+    }
+    let now = client.ask("digest", Value::Null)?.unwrap();
+    Some(now["sha256"].as_str().unwrap().to_owned())
 }
 
 /// A session and a function of the guest at the same tracepoint: the iterator calls both, each time.

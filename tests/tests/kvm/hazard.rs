@@ -6,13 +6,13 @@
 use image::Image;
 use terms::addr::{Gpa, Gva};
 use tests::stepped::{self, NO_TICKS, next_event};
-use tests::{guest, scaled};
+use tests::{guest, patience, scaled};
 use tracer::engine::Engine;
 use tracer::target::TextMemory;
 use tracer::target::{PhysicalMemory, StoppedTarget, TargetMemory};
 use vmm::devices::console::ConsoleWriter;
 use vmm::loader::KernelFile;
-use vmm::machine::{Machine, PATIENCE};
+use vmm::machine::Machine;
 use vmm::quiesce::Quiesced;
 use vmm::vcpu::VcpuEventKind;
 
@@ -78,7 +78,7 @@ impl Trial {
     fn end(self) -> VcpuEventKind {
         let kind = next_event(&self.machine);
         drop(self.machine);
-        let _ = self.console.finish(PATIENCE);
+        let _ = self.console.finish(patience());
         kind
     }
 }
@@ -103,7 +103,7 @@ fn a_thread_inside_a_site_of_five_nops_wakes_up_inside_the_jump() {
     let mut trial = Trial::stepped(false);
     stepped::step(&trial.machine);
     stepped::step(&trial.machine);
-    let mut quiesced = trial.machine.quiesce(PATIENCE).unwrap();
+    let mut quiesced = trial.machine.quiesce(patience()).unwrap();
     assert!(trial.is_inside(&quiesced));
     trial.poke(&mut quiesced, &JUMP);
     drop(quiesced);
@@ -120,7 +120,7 @@ fn nobody_is_ever_inside_a_site_that_was_made_one_nop() {
     let mut nop = [0; 5];
     let mut mapped = false;
     for round in 0..scaled(2000) {
-        let mut quiesced = trial.machine.quiesce(PATIENCE).unwrap();
+        let mut quiesced = trial.machine.quiesce(patience()).unwrap();
         if !mapped {
             // Early on the guest has no page tables of its own.
             mapped = quiesced.read(trial.site, &mut nop).is_ok();

@@ -18,52 +18,47 @@ const DEEDS: u32 = 1000;
 
 #[test]
 fn the_function_tracer_bears_a_hostile_guest() {
-    // Attacks can destroy the guest before what they have hit is read: not all of them do.
-    let mut are_hit = false;
-    for (number, seed) in [1, 0x5eed, 7, 8, 9, 10].into_iter().enumerate() {
-        if number < 2 || !are_hit {
-            are_hit |= attack(seed, 4, &["--trace", "function"]);
-        }
-    }
-    assert!(are_hit, "no guest has lived until its attacks had hit");
+    attacks([1, 0x5eed], 4, &["--trace", "function"]);
 }
 
 #[test]
 fn the_graph_tracer_bears_a_hostile_guest() {
-    for seed in [2, 77] {
-        attack(seed, 4, &["--trace", "graph"]);
-    }
+    attacks([2, 77], 4, &["--trace", "graph"]);
 }
 
 #[test]
 fn the_profiler_bears_a_hostile_guest() {
-    for seed in [3, 1234] {
-        attack(seed, 4, &["--trace", "profile"]);
-    }
+    attacks([3, 1234], 4, &["--trace", "profile"]);
 }
 
 #[test]
 fn events_bear_a_hostile_guest() {
-    for seed in [4, 99] {
-        attack(
-            seed,
-            4,
-            &["--event", "message_sent", "--event", "message_parts"],
-        );
-    }
+    let both = ["--event", "message_sent", "--event", "message_parts"];
+    attacks([4, 99], 4, &both);
 }
 
 /// Who changes heads and limits of a ring that is waited for has its own vCPUs wait.
 #[test]
 fn a_lossless_session_bears_a_hostile_guest() {
-    for seed in [6, 0xdead] {
-        attack(seed, 4, &["--mode", "lossless", "--trace", "graph"]);
-    }
+    attacks([6, 0xdead], 4, &["--mode", "lossless", "--trace", "graph"]);
 }
 
 #[test]
 fn sixteen_vcpus_that_ring_without_end_hold_up_nobody() {
-    attack(5, 16, &["--trace", "function"]);
+    attacks([5], 16, &["--trace", "function"]);
+}
+
+/// Attacks by these seeds. They can destroy the guest before all was asked, and that is no test of what is answered: if all of them do,
+/// by others until one does not.
+fn attacks<const N: usize>(seeds: [u64; N], vcpus: u32, tracer: &[&str]) {
+    let mut have_survived = 0;
+    for (number, seed) in seeds.into_iter().chain(7..11).enumerate() {
+        if number < N || have_survived == 0 {
+            have_survived += u32::from(attack(seed, vcpus, tracer));
+        }
+    }
+    println!("{have_survived} guests have survived");
+    assert!(have_survived > 0, "no guest has lived until all was asked");
 }
 
 /// Attacks by this seed, and what is asked of `vmm` meanwhile and afterwards. Whether the guest has lived until all was asked: also,

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::{Value, json};
 use tests::exact::{lossy, on_two_vcpus};
+use tests::patient;
 
 /// What Chromium makes of a page in which this script was the last one; it leaves its word in the title.
 pub(super) fn browsed(page: &Path, script: &str) -> Value {
@@ -16,7 +16,7 @@ pub(super) fn browsed(page: &Path, script: &str) -> Value {
     let script =
         format!("<script>document.title = JSON.stringify((() => {{ {script} }})());</script>");
     fs::write(&copy, text.replace("</body>", &format!("{script}</body>"))).unwrap();
-    let said = Command::new("chromium")
+    let said = patient("chromium")
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"])
         // That may be small: in a container it has 64 MiB.
         .arg("--disable-dev-shm-usage")

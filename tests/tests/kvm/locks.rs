@@ -5,13 +5,12 @@ use serde_json::{Value, json};
 use terms::addr::Gva;
 use tests::exact::gated;
 use tests::stepped::{self, NO_TICKS, next_event};
-use tests::{Ended, Guest, guest, in_the_box};
+use tests::{Ended, Guest, guest, in_the_box, patience};
 use tracer::engine::Engine;
 use tracer::points::locks::LockPrefixes;
 use tracer::target::{PhysicalMemory, StoppedTarget};
 use vmm::devices::console::ConsoleWriter;
 use vmm::loader::KernelFile;
-use vmm::machine::PATIENCE;
 use vmm::vcpu::VcpuEventKind;
 
 fn counting(threads: u64) -> Guest {
@@ -116,7 +115,7 @@ fn held_at_the_prefix(from: LockPrefixes, to: LockPrefixes) {
     engine.switch_locks(&mut target, from, 1).unwrap();
     stepped::start_to(&mut machine, step);
     stepped::step_to(&machine, site);
-    let mut quiesced = machine.quiesce(PATIENCE).unwrap();
+    let mut quiesced = machine.quiesce(patience()).unwrap();
     assert_eq!(quiesced.vcpus()[0].rip, site.0);
     let switched = engine.switch_locks(&mut quiesced, to, 1).unwrap();
     assert_eq!(switched, image.locks.len());
@@ -124,7 +123,7 @@ fn held_at_the_prefix(from: LockPrefixes, to: LockPrefixes) {
     let mut symbols = image.symbols.iter();
     let printing = symbols.find(|symbol| &*symbol.display == "control::locks::print_words");
     let printing = printing.expect("the function").address;
-    machine.set_breakpoint(Some(printing)).unwrap();
+    stepped::set_breakpoint(&mut machine, Some(printing));
     machine.leave_breakpoint();
     let end = next_event(&machine);
     assert_ne!(end, VcpuEventKind::GuestExit(0), "the words are gone");

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 use tests::exact::{assert_exact, gated, open_gate, untraced, without_gate};
-use tests::{Client, Counts, Guest, Running, Trace, scaled, until};
+use tests::{Client, Counts, Guest, Running, Trace, lives_to_see, scaled, until};
 
 const LOSSLESS: [&str; 4] = ["--mode", "lossless", "--ring-size", "64"];
 
@@ -127,14 +127,19 @@ fn two_sessions_on_the_same_functions_lose_nothing_both() {
 /// Text that comes and goes, pauses, dumps and switches while vCPUs wait all the time.
 #[test]
 fn whatever_is_asked_meanwhile_nothing_is_lost() {
-    let rest = format!("iterations={} threads=4 tick=100", scaled(12_000));
+    lives_to_see(scaled(12_000), |iterations| asked_meanwhile(iterations) > 0);
+}
+
+/// How often all of it was done through a guest's life of so many iterations.
+fn asked_meanwhile(iterations: u32) -> u32 {
+    let rest = format!("iterations={iterations} threads=4 tick=100");
     let guest = gated("threads,smp", &rest).vcpus(2).with(LOSSLESS);
     let mut running = guest.output().start();
     open_gate(&mut running);
     let mut client = running.client();
-    for number in 0..20 {
-        let dump = running.path(&format!("dump-{number}"));
-        // The guest may end meanwhile.
+    let mut rounds = 0;
+    'asked: while rounds < 20 {
+        let dump = running.path(&format!("dump-{rounds}"));
         for (method, params) in [
             ("pause", Value::Null),
             ("status", Value::Null),
@@ -143,37 +148,51 @@ fn whatever_is_asked_meanwhile_nothing_is_lost() {
             ("filter.add", json!({"notrace": ["calls_*"]})),
             ("filter.remove", json!({"notrace": ["calls_*"]})),
         ] {
-            if client.ask(method, params).is_none() {
-                break;
-            }
+            // The guest may end meanwhile.
+            let Some(reply) = client.ask(method, params) else {
+                break 'asked;
+            };
+            reply.unwrap();
         }
+        rounds += 1;
     }
     let (ended, trace) = running.end();
     let printed = without_gate(ended.good().printed());
+    println!("{iterations} iterations: {rounds} rounds");
     assert_exact(&trace, &printed);
+    rounds
 }
 
 /// A thread that the guest takes the vCPU from while it waits comes back when nobody is waited for any more: it finds room.
 #[test]
 fn threads_that_are_preempted_while_they_wait_lose_nothing_by_a_stop() {
     for (vcpus, tick) in [(1, 5000), (2, 100)] {
-        let rest = format!("iterations={} threads=16 tick={tick}", scaled(60_000));
-        let guest = gated("threads", &rest).vcpus(vcpus).with(LOSSLESS);
-        let mut running = guest.output().start();
-        open_gate(&mut running);
-        let mut client = running.client();
-        let start = json!({"notrace": ["spin_*"]});
-        let mut stops = 0;
-        // The guest ends meanwhile.
-        while let Some(Ok(_)) = client.ask("stop", Value::Null) {
-            stops += 1;
-            client.ask("start", start.clone());
-        }
-        let (ended, trace) = running.end();
-        let _ = ended.good();
-        assert!(waits(&trace) > 0, "nobody has waited");
-        assert_eq!(trace.lost(), 0, "{vcpus} vCPUs, {stops} stops");
+        lives_to_see(scaled(60_000), |iterations| {
+            let rest = format!("iterations={iterations} threads=16 tick={tick}");
+            stopped_meanwhile(gated("threads", &rest).vcpus(vcpus)) > 0
+        });
     }
+}
+
+/// How often it was stopped while this guest lived.
+fn stopped_meanwhile(guest: Guest) -> u32 {
+    let mut running = guest.with(LOSSLESS).output().start();
+    open_gate(&mut running);
+    let mut client = running.client();
+    let start = json!({"notrace": ["spin_*"]});
+    let mut stops = 0;
+    // The guest ends meanwhile.
+    while let Some(stopped) = client.ask("stop", Value::Null) {
+        stopped.unwrap();
+        stops += 1;
+        client.ask("start", start.clone()).map(Result::unwrap);
+    }
+    let (ended, trace) = running.end();
+    let _ = ended.good();
+    println!("{stops} stops");
+    assert!(waits(&trace) > 0, "nobody has waited");
+    assert_eq!(trace.lost(), 0, "{stops} stops");
+    stops
 }
 
 /// Who has begun to record a call when the guest is shut down, and was preempted, records it.

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tests::elf::Kernels;
-use tests::{Ended, Guest, guest, vmm, vmm_says};
+use tests::{Ended, Guest, guest, patience, patient, vmm, vmm_says};
 
 pub(super) fn trace_to(directory: &Path, options: &[&str]) -> Command {
     trace_in_mode(&["discard", "--ring-size", "8192"], directory, options)
@@ -28,7 +28,8 @@ pub(super) fn trace_in_mode(mode: &[&str], directory: &Path, options: &[&str]) -
         "--trace",
         "function",
     ]);
-    command.args(["--timeout", "120", "--mode"]).args(mode);
+    let limit = patience().as_secs().to_string();
+    command.args(["--timeout", &limit, "--mode"]).args(mode);
     command.args(options).stdin(Stdio::null());
     command
 }
@@ -370,9 +371,10 @@ fn an_export_shows_how_far_it_is_on_a_terminal_and_only_there() {
         trace.display(),
         to.display()
     );
-    let drawn = Command::new("script")
+    let drawn = patient("script")
         .args(["-qec", &command, "/dev/null"])
-        .envs([("TERM", "xterm"), ("COLUMNS", "100")])
+        // Not every user's shell runs commands.
+        .envs([("TERM", "xterm"), ("COLUMNS", "100"), ("SHELL", "/bin/sh")])
         .stdin(Stdio::null())
         .output()
         .expect("script starts");

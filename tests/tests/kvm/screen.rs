@@ -40,6 +40,8 @@ impl Screen {
             .arg(self.folder.path().join("tmux"))
             .args(arguments)
             .env("TERM", "xterm")
+            // It has commands run by this: not every user's shell knows `$?`, or runs any.
+            .env("SHELL", "/bin/sh")
             .env_remove("TMUX")
             .output()
             .expect("tmux is installed");

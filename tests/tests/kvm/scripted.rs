@@ -2,12 +2,15 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+
+use tests::patience;
 
 /// The VMM while its guest runs. It ends with this.
 pub struct Scripted {
     vmm: Child,
-    said: BufReader<ChildStdout>,
+    said: Receiver<String>,
 }
 
 impl Scripted {
@@ -20,7 +23,13 @@ impl Scripted {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let said = BufReader::new(vmm.stdout.take().unwrap());
+        let lines = BufReader::new(vmm.stdout.take().unwrap()).lines();
+        let (tell, said) = channel();
+        std::thread::spawn(move || {
+            lines
+                .map_while(Result::ok)
+                .try_for_each(|line| tell.send(line))
+        });
         let mut started = Self { vmm, said };
         assert_eq!(started.says(), "spins");
         started
@@ -31,11 +40,12 @@ impl Scripted {
         self.vmm.id()
     }
 
-    /// Its next line.
+    /// Its next line, which is empty when it has ended.
     pub fn says(&mut self) -> String {
-        let mut line = String::new();
-        self.said.read_line(&mut line).unwrap();
-        line.trim_end().to_owned()
+        match self.said.recv_timeout(patience()) {
+            Err(RecvTimeoutError::Timeout) => panic!("it says nothing"),
+            said => said.unwrap_or_default(),
+        }
     }
 
     /// What it says to this line.

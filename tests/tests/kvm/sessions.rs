@@ -375,14 +375,7 @@ fn change(client: &mut Client, random: &mut Random) -> Option<()> {
     };
     if let Err(error) = client.ask(method, params)? {
         let message = error["message"].as_str().unwrap();
-        let expected = [
-            "started",
-            "session",
-            "glob",
-            "filter",
-            "tracing memory",
-            MISSED,
-        ];
+        let expected = ["started", "session", "glob", "filter", "tracing memory"];
         assert!(
             expected.iter().any(|word| message.contains(word)) && !message.contains("stub"),
             "{method} {name} {glob}: {message}"
@@ -391,18 +384,12 @@ fn change(client: &mut Client, random: &mut Random) -> Option<()> {
     Some(())
 }
 
-/// What a request is refused with whose vCPUs did not get their turn: on a host with much else to do that happens.
-/// The guest is as it was, and whoever asks again is served.
-const MISSED: &str = "did not pause within";
-
 /// Deletes all of the storm's sessions: the text is as the one that stays has made it.
 fn delete_all(client: &mut Client, digest: &str) -> Option<()> {
     for number in 0..6 {
         let session = json!({"session": format!("s{number}")});
         // Refused when it is not there.
-        while let Err(error) = client.ask("session.delete", session.clone())?
-            && error["message"].as_str().unwrap().contains(MISSED)
-        {}
+        let _ = client.ask("session.delete", session)?;
     }
     let now = client.ask("digest", Value::Null)?.unwrap();
     assert_eq!(now["sha256"], digest, "the text is not what it was");

@@ -7,13 +7,13 @@ use image::Image;
 use serde_json::json;
 use terms::addr::Gpa;
 use tests::stepped::{self, NO_TICKS, wait_at};
-use tests::{Guest, guest};
+use tests::{Guest, guest, patience};
 use tracer::target::PhysicalMemory;
 use tracer::tracing::filters::{FilterEdit, Globs};
 use tracer::tracing::options::{DEFAULT_SESSION, TracingOptions};
 use vmm::devices::console::ConsoleWriter;
 use vmm::loader::KernelFile;
-use vmm::machine::{Machine, PATIENCE};
+use vmm::machine::Machine;
 
 /// Sites of the first slice, and of the smallest.
 const FIRST: u64 = 64;
@@ -95,10 +95,10 @@ fn a_slice_that_fails_has_those_before_it_taken_back() {
     let cmdline = format!("workload=spin {NO_TICKS}");
     let mut machine = stepped::machine(&kernel, cmdline, 1, &console);
     let (mut tracing, attach) = stepped::tracing(&mut machine, &kernel, options());
-    machine.set_breakpoint(Some(attach)).unwrap();
+    stepped::set_breakpoint(&mut machine, Some(attach));
     machine.start().unwrap();
     wait_at(&machine, attach);
-    machine.set_breakpoint(None).unwrap();
+    stepped::set_breakpoint(&mut machine, None);
     tracing.reached(&machine).unwrap();
     let before = tracing.digest(&machine).unwrap().sha256;
 
@@ -143,5 +143,5 @@ fn a_slice_that_fails_has_those_before_it_taken_back() {
     assert!(changed.traced > 10_000);
     tracing.finish(&machine, None).unwrap();
     drop(machine);
-    let _ = console.finish(PATIENCE);
+    let _ = console.finish(patience());
 }

@@ -1,10 +1,10 @@
-"""A shell with job control, as far as Ctrl-Z, fg and bg need one: argv is which of the two, and what it runs, on a terminal of its
-own."""
+"""A shell with job control, as far as Ctrl-Z, fg and bg need one: argv is which of them, how long anything may take, in seconds, and what it runs,
+on a terminal of its own."""
 import fcntl, os, pty, select, signal, subprocess, sys, termios, time
 
-DEADLINE = time.monotonic() + 120
+which, patience, command = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+DEADLINE = time.monotonic() + patience
 master, terminal = pty.openpty()
-which, command = sys.argv[1], sys.argv[2:]
 
 
 def echoes():
@@ -61,7 +61,7 @@ def fg(job):
 def answers():
     control = command[command.index("--control") + 1]
     ctl = [command[0], "ctl", "--control", control, "status"]
-    said = subprocess.run(ctl, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=60)
+    said = subprocess.run(ctl, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=patience)
     assert said.returncode == 0, said
 
 
@@ -70,7 +70,7 @@ def bg(job):
     os.killpg(job, signal.SIGCONT)
     os.write(master, b"for the shell\n")
     # By then whoever waits for it has been woken, and who answers has seen to that.
-    assert select.select([terminal], [], [], 60)[0], "nothing comes"
+    assert select.select([terminal], [], [], patience)[0], "nothing comes"
     answers()
     assert os.waitpid(job, os.WUNTRACED | os.WNOHANG) == (0, 0), "stopped by what is typed"
     assert os.read(terminal, 100) == b"for the shell\n"
@@ -98,7 +98,7 @@ def started(job_continues):
     echo(False)
     job = start(in_charge=False)
     os.write(master, b"for the shell\n")
-    assert select.select([terminal], [], [], 60)[0], "nothing comes"
+    assert select.select([terminal], [], [], patience)[0], "nothing comes"
     answers()
     assert os.waitpid(job, os.WUNTRACED | os.WNOHANG) == (0, 0), "stopped by what is typed"
     assert os.read(terminal, 100) == b"for the shell\n"
@@ -120,6 +120,8 @@ def started_in_background():
 
 def shell():
     os.setsid()
+    # What it waits for without a deadline has this one.
+    signal.alarm(patience)
     fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     if which == "started":

@@ -1,13 +1,14 @@
 //! The terminal of a run: it is the user's again whenever the run does not use it.
 
 use tests::elf::Kernels;
-use tests::{guest, starts_vmm, vmm};
+use tests::{guest, patience, starts_vmm, vmm};
 
 /// A run under a shell that does this with it.
 fn under_a_shell(which: &str) {
     let (vmm, folder) = (vmm(), Kernels::new());
     let ran = starts_vmm("python3")
         .args(["-c", include_str!("terminal.py"), which])
+        .arg(patience().as_secs().to_string())
         .arg(vmm.get_program())
         .args(["run", "--cmdline", "workload=list,spin", "--kernel"])
         .arg(guest())

@@ -99,14 +99,12 @@ fn a_linux_of_qemu_is_traced_wherever_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let script = "echo step up; while read line; do eval $line; echo did $line; done";
     let initrd = with_file(folder.path(), "shell", script.as_bytes());
-    let mut qemu = Guest::linux_under_qemu("exotrace-linux", "sh /shell", &initrd, 2).start();
+    let name = format!("exotrace-linux-{}", std::process::id());
+    let mut qemu = Guest::linux_under_qemu(&name, "sh /shell", &initrd, 2).start();
     // Not a word that the kernel may have in its own lines: it is "up" that comes in "soft lockup", which a busy host makes it say.
     qemu.wait_for("step up");
     let listed = vmm_says(&["ps", "--guest"]);
-    let row = listed
-        .stdout
-        .lines()
-        .find(|row| row.contains("exotrace-linux"));
+    let row = listed.stdout.lines().find(|row| row.contains(&name));
     let row = row.unwrap_or_else(|| panic!("{listed}"));
     assert!(row.contains("512 MiB") && row.contains("Linux 6."), "{row}");
     let function = "__x64_sys_sched_get_priority_max";
@@ -178,7 +176,8 @@ fn values_modules_and_a_panic_of_a_linux_of_qemu_are_seen_without_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let script = "F=/proc/sys/fs/binfmt_misc; N=0; echo step up; while read line; do eval \"$line\"; N=$((N + 1)); echo did $N.; done";
     let initrd = with_file(folder.path(), "shell", script.as_bytes());
-    let mut qemu = Guest::linux_under_qemu("exotrace-values", "sh /shell", &initrd, 2).start();
+    let name = format!("exotrace-values-{}", std::process::id());
+    let mut qemu = Guest::linux_under_qemu(&name, "sh /shell", &initrd, 2).start();
     qemu.wait_for("step up");
     let mut lines = 0;
     let mut does = |qemu: &mut Running, line: &str| {

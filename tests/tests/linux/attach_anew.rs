@@ -45,6 +45,11 @@ fn is_followed(mut qemu: Running, start_anew: impl FnOnce(&mut Running)) {
     let _ = qemu.end();
 }
 
+/// No other run of the tests has a guest of this name.
+fn named(name: &str) -> String {
+    format!("exotrace-{name}-{}", std::process::id())
+}
+
 fn reset(qemu: &mut Running) {
     let mut monitor = qemu.monitor();
     monitor.command("set-action", &json!({"reboot": "reset"}));
@@ -54,7 +59,7 @@ fn reset(qemu: &mut Running) {
 /// The next kernel puts itself somewhere else: no jump of ours is looked for there.
 #[test]
 fn a_reset_of_a_linux_is_noticed_and_followed() {
-    let qemu = Guest::linux_under_qemu("exotrace-reset", SHELL, &linux().1, 1);
+    let qemu = Guest::linux_under_qemu(&named("reset"), SHELL, &linux().1, 1);
     is_followed(qemu.start(), reset);
 }
 
@@ -62,14 +67,14 @@ fn a_reset_of_a_linux_is_noticed_and_followed() {
 #[test]
 fn a_reset_of_a_linux_that_is_at_the_same_place_each_time_is_noticed_and_followed() {
     let cmdline = format!("console=ttyS0 quiet panic=-1 nokaslr run=\"{SHELL}\"");
-    let qemu = Guest::linux_under_qemu("exotrace-same", SHELL, &linux().1, 1);
+    let qemu = Guest::linux_under_qemu(&named("same"), SHELL, &linux().1, 1);
     is_followed(qemu.with(["-append", &cmdline]).start(), reset);
 }
 
 #[test]
 fn a_kernel_that_is_started_in_the_place_of_the_traced_one_is_noticed_and_followed() {
     let initrd = linux_initrd("initrd-kexec");
-    let qemu = Guest::linux_under_qemu("exotrace-kexec", SHELL, &initrd, 1);
+    let qemu = Guest::linux_under_qemu(&named("kexec"), SHELL, &initrd, 1);
     is_followed(qemu.start(), |qemu| {
         let cmdline = format!("console=ttyS0 quiet panic=-1 run=\"{SHELL}\"");
         let line = format!("kexec /kexec/vmlinuz /kexec/initrd '{cmdline}'\n");

@@ -31,8 +31,8 @@ impl Shell {
         let folder = tempfile::tempdir().unwrap();
         let script = "N=0; echo step up; while read line; do eval \"$line\"; N=$((N + 1)); echo did $N.; done";
         let initrd = with_file(folder.path(), "shell", script.as_bytes());
-        let qemu =
-            Guest::linux_under_qemu_of("exotrace-q35", kernel, words, "sh /shell", &initrd, 2);
+        let name = format!("exotrace-q35-{}", std::process::id());
+        let qemu = Guest::linux_under_qemu_of(&name, kernel, words, "sh /shell", &initrd, 2);
         let qemu = qemu.with(["-M", "q35", "-smp", processors]).start();
         qemu.wait_for("step up");
         Self {

@@ -1,6 +1,6 @@
 //! What is left of a guest that died.
 
-use tests::{Guest, in_the_box};
+use tests::{Ended, Guest, limited};
 
 #[test]
 fn a_panic_has_a_status_and_shows_what_came_before_it() {
@@ -39,11 +39,14 @@ fn a_kernel_that_halts_after_its_panic_is_noticed() {
 
 #[test]
 fn a_hang_has_a_status_and_shows_where_it_is_and_what_came_before() {
-    let limit = if in_the_box() { "60" } else { "20" };
-    let trace = ["--trace", "graph", "--filter", "*tick*", "--timeout", limit];
     let script = "echo it hangs; while :; do :; done";
-    let (ended, _) = Guest::linux(script, None).vcpus(2).with(trace).run();
-    assert!(ended.stdout.contains("it hangs"), "{ended}");
+    let runs = |limit| {
+        let trace = ["--trace", "graph", "--filter", "*tick*", "--timeout", limit];
+        Guest::linux(script, None).vcpus(2).with(trace).run().0
+    };
+    let hangs = |ended: &Ended| ended.stdout.contains("it hangs");
+    let ended = limited(runs, hangs);
+    assert!(hangs(&ended), "{ended}");
     assert_eq!(ended.code, Some(103), "{ended}");
     for word in [
         "last 20 calls of each vCPU",

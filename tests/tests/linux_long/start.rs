@@ -121,10 +121,10 @@ fn the_first_calls_of_a_kernel_are_those_that_it_executes() {
         ..TracingOptions::default()
     };
     let (mut tracing, attach) = stepped::tracing(&mut machine, &kernel, options);
-    machine.set_breakpoint(Some(attach)).unwrap();
+    stepped::set_breakpoint(&mut machine, Some(attach));
     machine.start().unwrap();
     wait_at(&machine, attach);
-    machine.set_breakpoint(None).unwrap();
+    stepped::set_breakpoint(&mut machine, None);
     let mut border = tracing.reached(&machine).unwrap();
     stepped::begin(&mut machine);
     for _ in 0..STEPS {

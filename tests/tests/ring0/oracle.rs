@@ -54,15 +54,15 @@ fn check(hook: ReturnHook, workloads: &str, roots: &[&str]) {
         ..TracingOptions::default()
     };
     let (mut tracing, attach) = stepped::tracing(&mut machine, &kernel, options);
-    machine.set_breakpoint(Some(attach)).unwrap();
+    stepped::set_breakpoint(&mut machine, Some(attach));
     machine.start().unwrap();
     wait_at(&machine, attach);
-    machine.set_breakpoint(None).unwrap();
+    stepped::set_breakpoint(&mut machine, None);
     tracing.reached(&machine).unwrap();
     let mut steps = 0;
     for root in roots {
         let at = oracle.address(root);
-        machine.set_breakpoint(Some(at)).unwrap();
+        stepped::set_breakpoint(&mut machine, Some(at));
         machine.leave_breakpoint();
         wait_at(&machine, at);
         steps += step_out(&mut machine, &mut oracle);
