@@ -23,6 +23,11 @@ pub fn has_modules(image: &Image) -> bool {
     inside.is_some_and(|inside| inside.has_modules())
 }
 
+/// Whether of one that runs its memory says which functions can be traced, and its file may not.
+pub fn has_sites_in_memory(image: &Image) -> bool {
+    image.linux.is_some()
+}
+
 /// Where guests of any kind can be traced from: [`Personality::attach_points`].
 pub fn attach_points() -> impl Iterator<Item = &'static str> {
     let of = |kind: &&dyn Personality| kind.attach_points();

@@ -1,5 +1,6 @@
 """A VMM of two vCPUs that call a function all the time, which writes their kernel to the file that is named first. Told to, it closes the second one, and opens the file
-that is named second by the same number. Says for each line that it reads whether the first one still goes on, and what is in that file."""
+that is named second by the same number; or it has a thread of its begin a child, which begins when somebody writes to the pipe that is named third: until then nothing
+stops that thread. Says for each other line that it reads whether the first one still goes on, and what is in that file."""
 import ctypes
 import fcntl
 import mmap
@@ -11,7 +12,7 @@ import threading
 CREATE_VM, CREATE_VCPU, RUN = 0xAE01, 0xAE41, 0xAE80
 SET_MEMORY, GET_SREGS, SET_SREGS, SET_REGS = 0x4020AE46, 0x8138AE83, 0x4138AE84, 0x4090AE82
 BYTES, CODE, FUNCTION, COUNTS, STACKS = 64 << 20, 0x200000, 0x200010, 0x400000, 0x600000
-kernel, other = sys.argv[1:]
+kernel, other, pipe = sys.argv[1:]
 
 # `call` over and over; a nop of five bytes, `inc qword [COUNTS + rbx * 8]`, `ret`.
 text = b"\xe8" + struct.pack("i", FUNCTION - CODE - 5) + b"\xeb\xf9" + b"\xcc" * 9
@@ -86,6 +87,24 @@ def count(vcpu):
     return struct.unpack_from("Q", memory, COUNTS + 8 * vcpu)[0]
 
 
+def wait_for_child():
+    # Python's own call would keep all its threads.
+    libc, actions, child = ctypes.CDLL(None), ctypes.create_string_buffer(256), ctypes.c_int()
+    libc.posix_spawn_file_actions_init(actions)
+    libc.posix_spawn_file_actions_addopen(actions, 0, pipe.encode(), os.O_RDONLY, 0)
+    arguments = (ctypes.c_char_p * 2)(b"true", None)
+    libc.posix_spawn(ctypes.byref(child), b"/bin/true", actions, None, arguments, None)
+    os.waitpid(child.value, 0)
+
+
+def is_stuck():
+    for thread in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{thread}/stat") as stat:
+            if ") D " in stat.read():
+                return True
+    return False
+
+
 vcpus = [make(number) for number in range(2)]
 for vcpu in vcpus:
     threading.Thread(target=spin, args=[vcpu], daemon=True).start()
@@ -98,6 +117,12 @@ for line in sys.stdin:
         os.write(opened, b"another file")
         os.dup2(opened, vcpus[1])
         print("closed", flush=True)
+    elif line.strip() == "stick":
+        os.mkfifo(pipe)
+        threading.Thread(target=wait_for_child, daemon=True).start()
+        while not is_stuck():
+            pass
+        print("is stuck", flush=True)
     else:
         before = count(0)
         while count(0) == before:

@@ -1,6 +1,7 @@
 //! A VMM that closes a vCPU while somebody is attached to its guest, and opens something else by the same number.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
 
 use serde_json::json;
 use tempfile::TempDir;
@@ -13,8 +14,10 @@ use crate::scripted::Scripted;
 #[test]
 fn a_vcpu_that_its_vmm_closes_is_over_and_what_has_its_number_is_left_alone() {
     let folder = TempDir::new().unwrap();
-    let [kernel, another] = ["kernel.elf", "another"].map(|name| folder.path().join(name));
-    let mut closing = Scripted::start(include_str!("attach_closed.py"), &[&kernel, &another]);
+    let [kernel, another, pipe] =
+        ["kernel.elf", "another", "pipe"].map(|name| folder.path().join(name));
+    let script = include_str!("attach_closed.py");
+    let mut closing = Scripted::start(script, &[&kernel, &another, &pipe]);
     let mut attached = Guest::attached(closing.pid(), Some(&kernel)).start();
     let mut client = attached.client();
     let text = client.digest();
@@ -30,6 +33,13 @@ fn a_vcpu_that_its_vmm_closes_is_over_and_what_has_its_number_is_left_alone() {
         assert_eq!(states, ["running", "closed"], "{vcpus}");
     }
     assert_eq!(closing.told(""), "goes on, another file");
+    // All threads were once held for it, and one that does not stop had each pause fail.
+    assert_eq!(closing.told("stick"), "is stuck");
+    client.call("pause", json!({}));
+    client.call("resume", json!({}));
+    let mut goes_on = File::options().write(true).open(&pipe).unwrap();
+    goes_on.write_all(b"\n").unwrap();
+    drop(goes_on);
     client.call("stop", json!({}));
     assert_eq!(client.digest(), text);
     assert_eq!(client.call("start", wanted)["traced"], 1);

@@ -24,6 +24,13 @@ fn what_is_no_guest_is_refused_in_one_line() {
         assert!(said.refused(100).contains(word), "{said}");
     }
     // Said before anybody is looked at, or held.
+    for (filter, why) in [
+        ("spin_one[", "bad glob 'spin_one['"),
+        ("no_such_function", "no function matches 'no_such_function'"),
+    ] {
+        let said = vmm_says(&[&["attach", &own], &trace[..], &["--filter", filter]].concat());
+        assert!(said.refused(100).contains(why), "{said}");
+    }
     let lossless = ["--mode", "lossless", "--output", "never"];
     let said = vmm_says(&[&["attach", &own], &trace[..], &lossless].concat());
     let why = "--mode lossless: the vCPUs of another VMM";

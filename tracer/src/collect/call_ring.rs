@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
+use crate::clock::RunClock;
 use crate::ring::geometry::Position;
 use crate::ring::reader::{Patience, Progress};
 use crate::stub::mirror::stacks::Stacks;
@@ -273,11 +274,30 @@ impl CallRing {
         }
     }
 
-    /// What takes records that are copied, as rows.
-    pub fn copying<'a>(&'a self, to: &'a mut Vec<Record>) -> CallSink<'a, Vec<Record>> {
+    /// What makes records of what is copied out of it.
+    pub fn copying(&self) -> Copying {
+        Copying {
+            clock: self.time.run,
+            rings: self.rings.clone(),
+            stacks: Arc::clone(&self.stacks),
+        }
+    }
+}
+
+/// What makes records of what was copied out of a ring, which is not needed for it.
+#[derive(Debug)]
+pub(super) struct Copying {
+    clock: RunClock,
+    rings: SharedRings,
+    stacks: Arc<Mutex<Stacks>>,
+}
+
+impl Copying {
+    /// What takes them, as rows.
+    pub fn sink<'a>(&'a self, to: &'a mut Vec<Record>) -> CallSink<'a, Vec<Record>> {
         lock(&self.stacks).begin_round();
         CallSink {
-            clock: &self.time.run,
+            clock: &self.clock,
             rings: &self.rings,
             stacks: &self.stacks,
             to,

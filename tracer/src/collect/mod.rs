@@ -1,6 +1,7 @@
 //! From rings to traces: readers of what the guest records, which are polled. Whoever uses this crate does that with
 //! threads of its own ([`Pollers`]).
 
+mod awaited;
 pub(crate) mod backlog;
 mod call_ring;
 mod call_rings;
@@ -54,9 +55,12 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use awaited::{LOOKS, rounds_of_others};
 use call_ring::{Continues, SharedCallRing};
 use drain::Drain;
 use hands::Hands;
+#[cfg(test)]
+use looks::lock_free;
 use looks::{AllLooks, lock};
 use output::{Output, Written};
 use round_lock::{Round, RoundLock};
@@ -76,8 +80,6 @@ pub(crate) const LET_GO_ROUNDS: Rounds = 0..500;
 /// Those that are left.
 pub(crate) type Rounds = std::ops::Range<u32>;
 const LET_GO_REST: Duration = Duration::from_millis(1);
-/// So many times a round of who polls is waited for that long.
-const ROUND_RESTS: u32 = 5000;
 
 /// A session's reader, for who polls it and who asks it. Who asks comes next, however much there is to read, and never
 /// waits for what is being written. Several threads can read, each a ring of its own.
@@ -162,23 +164,6 @@ impl SharedDrain {
     /// Reads rings of the round that is being made, as long as there are some that nobody has taken.
     pub fn help(&self) {
         self.read_rings();
-    }
-
-    /// Waits for a whole round from now on, by who polls: that begins the next as soon as one has ended. Whether there was one within so
-    /// many rests, and before what is being written was found to stand. Who asks writes nothing itself: it would be as long away as the disk.
-    fn round_of_others(&self, rests: u32) -> bool {
-        let rest = self.ask().time().rings.host().rest;
-        let begun = self.rounds.begun();
-        for _ in 0..rests {
-            if self.rounds.has_made_one_after(begun) {
-                return true;
-            }
-            if self.stands() {
-                break;
-            }
-            rest(LET_GO_REST);
-        }
-        self.rounds.has_made_one_after(begun)
     }
 
     fn round_with(&self, patience: Option<Patience>) -> usize {
@@ -349,6 +334,12 @@ impl SharedDrain {
         self.ask().change_waits(|waits| waits.attend(is_attended));
     }
 
+    /// Whether nobody reads or asks just now.
+    #[cfg(test)]
+    pub fn is_free(&self) -> bool {
+        lock_free(&self.drain).is_some()
+    }
+
     fn told(&self) -> Told {
         lock(&self.told).clone()
     }
@@ -480,18 +471,34 @@ impl Polled {
         self.drain.ask()
     }
 
-    /// Has a whole round made: who listens has been told of what was recorded by now, if that is so. Waits five seconds for it, and not for a
-    /// disk that stands. Where nobody polls it makes the round itself.
+    /// Has a whole round of each made: who listens there has been told of what was recorded by now, if that is so. Waits five seconds for all of
+    /// them, and not for a disk that stands. Where nobody polls one it makes the round itself.
+    pub fn rounds(all: &[&Self]) -> Vec<bool> {
+        let polled = all.iter().filter(|one| one.is_polled());
+        let polled: Vec<_> = polled.map(|one| &*one.drain).collect();
+        let mut made = rounds_of_others(&polled, LOOKS).into_iter();
+        let each = all.iter().map(|one| match one.is_polled() {
+            true => made.next().unwrap_or(false),
+            false => {
+                let stands = one.drain.stands();
+                if !stands {
+                    one.drain.round();
+                }
+                !stands
+            }
+        });
+        each.collect()
+    }
+
+    /// Whether somebody makes its rounds.
+    fn is_polled(&self) -> bool {
+        self.poller.as_ref().is_some_and(|one| one.makes_rounds())
+    }
+
+    /// The same as [`Self::rounds`] of this one.
+    #[cfg(test)]
     pub fn round(&self) -> bool {
-        let is_polled = self.poller.as_ref().is_some_and(|one| one.makes_rounds());
-        if is_polled {
-            return self.drain.round_of_others(ROUND_RESTS);
-        }
-        let stands = self.drain.stands();
-        if !stands {
-            self.drain.round();
-        }
-        !stands
+        Self::rounds(&[self]) == [true]
     }
 
     /// Nobody is led to the rings any more.

@@ -1,11 +1,14 @@
 //! What can be asked of one session without the guest.
 
+use std::collections::BTreeSet;
+
 use trace::export::uftrace::Fired;
 use trace::live::Listener;
 
-use super::TracingError;
 use super::attachment::Attachment;
 use super::session::{Choosing, HaltAt, Halting};
+use super::{Tracing, TracingError};
+use crate::collect::Polled;
 use status::{Profile, Switched, TaskStatus};
 
 /// A session that there is.
@@ -16,6 +19,20 @@ pub struct OneSession<'a> {
 }
 
 impl OneSession<'_> {
+    /// Has what these sessions have recorded by now told to who listens, by who writes it. Returns those of which that is not so: it is waited for
+    /// five seconds for all of them together, and no longer, however long what is written takes.
+    #[must_use]
+    pub fn read_now(tracing: &Tracing, names: &BTreeSet<&str>) -> BTreeSet<String> {
+        let sessions = tracing.attachment.sessions.iter();
+        let wanted = sessions.filter(|session| names.contains(&*session.name));
+        let read =
+            wanted.filter_map(|session| Some((&session.name, session.live.as_ref()?.polled()?)));
+        let (names, rings): (Vec<_>, Vec<_>) = read.unzip();
+        let unread = names.into_iter().zip(Polled::rounds(&rings));
+        let unread = unread.filter(|(_, is_read)| !is_read);
+        unread.map(|(name, _)| name.clone()).collect()
+    }
+
     fn halting(&mut self) -> Result<Halting<'_>, TracingError> {
         Ok(Halting(self.on.sessions.at(self.index)?))
     }
@@ -80,15 +97,6 @@ impl OneSession<'_> {
     pub fn set_halt_left(mut self, number: usize, left: u64) -> Result<(), TracingError> {
         self.halting()?.set_halt_left(number, left);
         Ok(())
-    }
-
-    /// Has what was recorded by now told to who listens, by who writes it. Whether that is so: it is waited for five seconds, and no longer,
-    /// however long what is written takes.
-    ///
-    /// # Errors
-    /// As of [`Self::halt_at`].
-    pub fn read_now(mut self) -> Result<bool, TracingError> {
-        Ok(self.halting()?.read_now())
     }
 
     /// Lets stubs record again if they are to, whatever has ended it.

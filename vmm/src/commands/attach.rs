@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::ended::{report, show};
 use super::follow::{Followed, follow};
+use super::given_kernel::GivenKernel;
 use super::in_memory;
 use super::restore::restore;
 use super::this_host::this_host;
@@ -22,7 +23,6 @@ use crate::foreign::process::Process;
 use crate::host::clock_page::check_cpu;
 use crate::host::kernel_events::KernelEvents;
 use crate::layout::MIB;
-use crate::loader::KernelFile;
 use crate::options::trigger::Trigger;
 use crate::outcome::Outcome;
 use crate::provider::Provider as _;
@@ -49,13 +49,9 @@ pub fn attach(options: &AttachOptions) -> Result<ExitStatus, Failure> {
     }
     check(options)?;
     let pid = chosen(options.guest.as_deref())?;
-    let file = options.kernel.as_deref().map(KernelFile::read).transpose();
-    let file = file
-        .and_then(|file| {
-            let symbols = options.symbols.as_deref();
-            file.map(|file| file.with_symbols(symbols)).transpose()
-        })
-        .map_err(Failure::bad_input)?;
+    let file = options.kernel.as_deref();
+    let file = file.map(|path| GivenKernel::read(path, options));
+    let file = file.transpose()?;
     // Before any thread is made: all of them inherit what was given up, and what is blocked.
     give_up_gains().map_err(Failure::bad_input)?;
     let process = Process::open(pid)?;
@@ -112,6 +108,7 @@ fn check(options: &AttachOptions) -> Result<(), Failure> {
         return Err(Failure::bad_input(message));
     }
     options.traced.check_method()?;
+    options.traced.to_tracing().check_filter(None)?;
     options.traced.session.check_output()?;
     options.traced.session.check_dumps()?;
     check_room(0, options.traced.session.trigger.len())?;
@@ -172,7 +169,7 @@ fn only_restore(options: &AttachOptions) -> Result<ExitStatus, Failure> {
 fn begin(
     options: &AttachOptions,
     (pid, kernel_number): (i32, u32),
-    file: Option<&KernelFile>,
+    file: Option<&GivenKernel>,
     (signals, end): (Signals, Option<Instant>),
 ) -> Result<EventLoop<Foreign>, Failure> {
     let outputs = outputs(&options.traced)?;
@@ -210,7 +207,7 @@ fn begin(
 fn find(
     options: &AttachOptions,
     (pid, kernel_number): (i32, u32),
-    file: Option<&KernelFile>,
+    file: Option<&GivenKernel>,
 ) -> Result<(Foreign, Kernel), Failure> {
     if let Some(cpu) = options.traced.session.clock_cpu {
         check_cpu(cpu).map_err(Failure::bad_input)?;
@@ -292,7 +289,7 @@ fn limit(end: Option<Instant>) -> Result<Option<Limit>, Failure> {
 /// The kernel that runs, by its file or as the memory has it.
 fn kernel_of(
     guest: &Foreign,
-    file: Option<&KernelFile>,
+    file: Option<&GivenKernel>,
     kernel_number: u32,
 ) -> Result<Kernel, Failure> {
     let Some(file) = file else {
@@ -307,20 +304,16 @@ fn kernel_of(
 }
 
 /// The kernel, as its file says; a Linux wherever it was put, if it is the one that runs.
-fn of_file(file: &KernelFile, guest: &Foreign) -> Result<Kernel, Failure> {
-    let image = file
-        .image()
-        .map_err(|error| Failure::bad_input(file.refused(&error)))?;
-    let name = file.path().display().to_string();
+fn of_file(file: &GivenKernel, guest: &Foreign) -> Result<Kernel, Failure> {
+    let Kernel { image, debug, name } = file.kernel()?;
     if image.linux.is_none() {
-        let debug = file.debug();
         return Ok(Kernel { image, debug, name });
     }
     let refused = |error| Failure::bad_input(format!("{name}: {error}"));
     let moved = in_memory::map_of(guest)?
         .moved(guest.memory(), image)
         .map_err(refused)?;
-    let debug = file.debug().map(|debug| debug.moved_by(moved.slide));
+    let debug = debug.map(|debug| debug.moved_by(moved.slide));
     let image = moved.image;
     Ok(Kernel { image, debug, name })
 }

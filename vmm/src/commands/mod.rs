@@ -13,6 +13,7 @@ mod events;
 pub mod excerpt;
 pub mod export;
 mod follow;
+mod given_kernel;
 mod in_memory;
 pub mod listing;
 pub mod man;

@@ -30,6 +30,8 @@ use crate::options::trigger::{Action, Trigger};
 use crate::run::{Places, Run};
 use crate::signals::Signals;
 use crate::terminal::ConsoleStdin;
+use crate::trial::TrialError;
+use crate::trial::features::{Speed, ring0_speed};
 use crate::triggers::{Starter, Starters, Triggers, check_room};
 use crate::verbs::run::RunOptions;
 use crate::watchdog::Watchdog;
@@ -61,6 +63,9 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, Failure> {
     give_up_capabilities().map_err(Failure::bad_input)?;
     // Before there is a guest: who looks for the machine of this process finds one.
     try_this_host()?;
+    if kernel.is_linux() {
+        warn_of_emulation(ring0_speed());
+    }
     options.traced.try_method()?;
     hold_files().map_err(Failure::bad_input)?;
     options.held.hold(Guest::Own).map_err(Failure::bad_input)?;
@@ -112,6 +117,23 @@ fn try_this_host() -> Result<(), BuildError> {
     let _ = open_kvm()?;
     let _ = (offset_is_applied(), can_be_set_back(), registers_exit());
     Ok(())
+}
+
+/// Says so before it boots where that would take hours, or not come to an end at all.
+fn warn_of_emulation(ring0: Result<Speed, TrialError>) {
+    if let Some(warning) = ring0.ok().and_then(of_emulation) {
+        log::warn!("{warning}");
+    }
+}
+
+fn of_emulation(ring0: Speed) -> Option<String> {
+    let ns = ring0.ns_per_instruction;
+    ring0.is_emulated().then(|| {
+        format!(
+            "the KVM of this host emulates each instruction of a guest's kernel ({ns:.0} ns each): a Linux does not get through its boot; \
+             `vmm doctor` says what to do"
+        )
+    })
 }
 
 fn read_kernel(options: &RunOptions) -> Result<KernelFile, Failure> {
@@ -278,6 +300,16 @@ fn boot(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Who booted a Linux there saw a few lines of it, or none, and no word of why.
+    #[test]
+    fn a_kvm_that_emulates_is_warned_of_with_where_more_is_said() {
+        let at = |ns_per_instruction| of_emulation(Speed { ns_per_instruction });
+        let warning = at(612.4).unwrap();
+        assert!(warning.contains("(612 ns each)"), "{warning}");
+        assert!(warning.contains("`vmm doctor`"), "{warning}");
+        assert_eq!(at(0.4), None);
+    }
 
     /// Of a guest that panicked, crashed or had no time left, and of an interrupted run, nothing said so.
     #[test]

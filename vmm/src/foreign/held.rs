@@ -145,6 +145,28 @@ impl HeldThread {
         ptrace::interrupt(self.thread).map_err(refused(self.number(), "interrupting it"))
     }
 
+    /// Whether it stands where it was asked to, as far as was seen.
+    #[must_use]
+    pub fn is_standing(&self) -> bool {
+        self.at.get() == Some(Stop::Event)
+    }
+
+    /// The same, seen now. A signal that it has stopped for instead it gets, and stands after that.
+    ///
+    /// # Errors
+    /// [`ForeignError::Ended`], [`ForeignError::Ptrace`].
+    pub fn has_stopped(&mut self) -> Result<bool, ForeignError> {
+        let at = match self.at.get() {
+            None => self.poll()?,
+            at => at,
+        };
+        match at {
+            Some(Stop::Event) => Ok(true),
+            Some(other) => self.resume(other).map(|()| false),
+            None => Ok(false),
+        }
+    }
+
     /// Whether it was seen to end.
     #[must_use]
     pub const fn has_ended(&self) -> bool {

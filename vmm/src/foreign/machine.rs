@@ -354,12 +354,17 @@ impl Foreign {
 
     /// Parks all vCPUs, those too that came since the last time.
     fn park_all(&self, deadline: Instant) -> Result<(AllParked, Vec<FullRegisters>), ForeignError> {
+        let mut parked = self.park_listed(deadline)?;
+        let registers = parked.registers(deadline)?;
+        Ok((parked, registers))
+    }
+
+    fn park_listed(&self, deadline: Instant) -> Result<AllParked, ForeignError> {
         loop {
             let listed = self.vcpus.list(&self.process)?;
-            let mut parked = park(&self.process, &self.vcpus.all(), deadline)?;
+            let parked = park(&self.process, &self.vcpus.all(), deadline)?;
             if self.vcpus.are_all(listed, &self.process)? {
-                let registers = parked.registers(deadline)?;
-                return Ok((parked, registers));
+                return Ok(parked);
             }
         }
     }
@@ -389,9 +394,8 @@ impl Foreign {
         let pid = self.process.pid();
         let mut hold = self.hold.borrow_mut();
         let parked = hold.parked.as_mut();
-        let parked = parked.and_then(|all| all.get_mut(vcpu));
         let parked = parked.ok_or(ForeignError::NotHeld { pid, vcpu })?;
-        what(parked, Instant::now() + PATIENCE)
+        what(parked.get_mut(pid, vcpu)?, Instant::now() + PATIENCE)
     }
 
     /// Where memory begins that the guest, which is held, has got since it was attached to, if it has got any.
@@ -418,7 +422,7 @@ impl Foreign {
             return Ok(());
         };
         let deadline = Instant::now() + LONG;
-        let mut parked = park(&self.process, &self.vcpus.all(), deadline)?;
+        let mut parked = self.park_listed(deadline)?;
         let mut slots = Slots::of(&mut parked, &self.process, self.vm, deadline)?;
         window.close(&mut slots)?;
         drop(slots);

@@ -5,6 +5,7 @@
 
 mod backends;
 mod backing;
+mod closed;
 mod command_line;
 pub mod error;
 pub mod guest;
@@ -35,6 +36,7 @@ mod top_table;
 mod touched;
 mod urgent;
 mod vcpu;
+mod vcpu_file;
 mod vcpus;
 mod way_back;
 mod window;

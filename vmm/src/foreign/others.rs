@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use super::error::ForeignError;
 use super::held::{HeldThread, Rest, Stands as _, Together};
-use super::process::Process;
+use super::process::{Process, is_uninterruptible};
 use super::vcpu::{ForeignVcpu, is_run_of, request};
 
-/// Holds all threads but those that are known to execute one of `vcpus`; those, too, that are made meanwhile.
+/// Holds all threads but those that are known to execute one of `vcpus`; those, too, that are made meanwhile: none enters the guest any
+/// more. One may still be in a call that does not, and stands when that returns.
 ///
 /// # Errors
 /// [`ForeignError::Late`] and others; then all of them continue, a late one as soon as it stops.
@@ -18,6 +19,13 @@ pub(super) fn hold_others(
     vcpus: &[Arc<ForeignVcpu>],
     deadline: Instant,
 ) -> Result<Together<HeldThread>, ForeignError> {
+    const WHAT: &str =
+        "all of its threads were to be held, since it is not known which one executes some vCPU";
+    // Others wake for who asks them to stop, and somebody has to be asked in whose name.
+    let stays_outside = |thread| {
+        let call = process.system_call(thread);
+        call.is_some_and(|call| !may_enter(call)) && is_uninterruptible(thread)
+    };
     let known: Vec<_> = vcpus.iter().filter_map(|vcpu| vcpu.thread()).collect();
     let mut held: Together<HeldThread> = Vec::new().into();
     loop {
@@ -34,7 +42,7 @@ pub(super) fn hold_others(
         let seized = seized.collect::<Result<Vec<_>, _>>()?.into_iter();
         let mut seized: Together<HeldThread> = seized.flatten().collect::<Vec<_>>().into();
         for thread in seized.iter_mut() {
-            match thread.wait_stopped(deadline) {
+            match wait_idle(thread, stays_outside, WHAT, deadline) {
                 Ok(()) | Err(ForeignError::Ended { .. }) => {}
                 Err(error) => {
                     // Those that stand go first.
@@ -66,7 +74,8 @@ pub(super) fn recognise(
     threads: &[HeldThread],
 ) -> Result<bool, ForeignError> {
     let mut is_news = false;
-    for thread in threads {
+    // Who does not stand is in another call.
+    for thread in threads.iter().filter(|thread| thread.is_standing()) {
         let registers = thread.registers()?;
         let call = [registers.orig_rax, registers.rdi, registers.rsi];
         let mut unknown = vcpus.iter().filter(|vcpu| vcpu.thread().is_none());
@@ -110,6 +119,12 @@ impl<'p> Others<'p> {
     /// # Errors
     /// [`ForeignError::Late`] and others.
     pub fn hold(&mut self, deadline: Instant) -> Result<(), ForeignError> {
+        const WHAT: &str = "KVM's slots were to be named, which it may be changing";
+        let process = self.process;
+        let is_elsewhere = |thread| {
+            let call = process.system_call(thread);
+            call.is_some_and(|call| !may_matter(call))
+        };
         loop {
             let mut threads = self.process.threads()?;
             threads.retain(|thread| !self.parked.contains(thread));
@@ -123,7 +138,7 @@ impl<'p> Others<'p> {
                 self.held.extend(asked(seized)?);
             }
             for thread in self.held.iter_mut() {
-                match wait_idle(self.process, thread, deadline) {
+                match wait_idle(thread, is_elsewhere, WHAT, deadline) {
                     Ok(()) | Err(ForeignError::Ended { .. }) => {}
                     Err(error) => return Err(error),
                 }
@@ -157,22 +172,20 @@ impl<'p> Others<'p> {
     }
 }
 
-/// Waits until a thread that was asked to stop has, or is seen in a call that changes no slot and makes no thread: it stops as that
-/// returns.
+/// Waits until a thread that was asked to stop has, or `is_idle`: in a call that does not matter. It stops as that returns.
 fn wait_idle(
-    process: &Process,
     thread: &mut HeldThread,
+    is_idle: impl Fn(i32) -> bool,
+    what: &'static str,
     deadline: Instant,
 ) -> Result<(), ForeignError> {
     let rest = Rest::until(deadline);
-    while !thread.stands() {
-        let call = process.system_call(thread.number());
-        if call.is_some_and(|call| !may_matter(call)) {
+    while !thread.has_stopped()? {
+        if is_idle(thread.number()) {
             return Ok(());
         }
         if !rest.a_moment() {
             let thread = thread.number();
-            let what = "KVM's slots were to be named, which it may be changing";
             return Err(ForeignError::Late { thread, what });
         }
     }
@@ -180,20 +193,29 @@ fn wait_idle(
 }
 
 /// Whether a system call can change a slot, or make a thread that does.
-fn may_matter([number, _, request]: [u64; 3]) -> bool {
+fn may_matter(call: [u64; 3]) -> bool {
     /// Beside `KVMIO`, the type of its requests, in these bits.
     const TYPE: u64 = 0xff00;
     const KVM: u64 = 0xae00;
+    let [number, _, request] = call;
+    let is_of_kvm = number.cast_signed() == libc::SYS_ioctl && request & TYPE == KVM;
+    is_of_kvm && request != request::RUN || makes_threads(call)
+}
+
+/// Whether a system call can execute a vCPU, or make a thread that does.
+fn may_enter(call: [u64; 3]) -> bool {
+    let [.., request] = call;
+    request == request::RUN || makes_threads(call)
+}
+
+fn makes_threads([number, ..]: [u64; 3]) -> bool {
     const CALLS: [i64; 4] = [
         libc::SYS_clone,
         libc::SYS_clone3,
         libc::SYS_fork,
         libc::SYS_vfork,
     ];
-    match number.cast_signed() {
-        libc::SYS_ioctl => request & TYPE == KVM && request != request::RUN,
-        call => CALLS.contains(&call),
-    }
+    CALLS.contains(&number.cast_signed())
 }
 
 #[cfg(test)]
@@ -204,14 +226,46 @@ mod tests {
     use super::*;
     use crate::foreign::stuck::Stuck;
 
+    fn ioctl(request: u64) -> [u64; 3] {
+        [libc::SYS_ioctl.cast_unsigned(), 5, request]
+    }
+
+    fn other(number: i64) -> [u64; 3] {
+        [number.cast_unsigned(), 5, request::SET_MEMORY]
+    }
+
     #[test]
     fn a_call_that_changes_slots_or_makes_threads_is_waited_for() {
-        let ioctl = |request| [libc::SYS_ioctl.cast_unsigned(), 5, request];
-        let other = |number: i64| [number.cast_unsigned(), 5, request::SET_MEMORY];
         assert!(may_matter(ioctl(request::SET_MEMORY)));
         assert!(may_matter(other(libc::SYS_clone3)));
         assert!(!may_matter(ioctl(request::RUN)) && !may_matter(ioctl(0x5401)));
         assert!(!may_matter(other(libc::SYS_fsync)));
+    }
+
+    #[test]
+    fn a_call_that_executes_a_vcpu_or_makes_threads_is_waited_for() {
+        assert!(may_enter(ioctl(request::RUN)) && may_enter(other(libc::SYS_clone)));
+        assert!(!may_enter(ioctl(request::SET_MEMORY)));
+        assert!(!may_enter(other(libc::SYS_fsync)));
+    }
+
+    /// A pause did not come to pass as long as one waited for a disk.
+    #[test]
+    fn who_waits_in_a_call_that_does_not_matter_counts_as_held() {
+        let stuck = Stuck::start();
+        let process = Process::open(stuck.number()).unwrap();
+        assert!(is_uninterruptible(stuck.number()));
+        let deadline = Instant::now();
+        // It is one that matters.
+        let late = hold_others(&process, &[], deadline);
+        assert!(matches!(late, Err(ForeignError::Late { .. })), "{late:?}");
+        let mut thread = HeldThread::seize(stuck.number(), false, deadline).unwrap();
+        wait_idle(&mut thread, |_| true, "", deadline).unwrap();
+        assert!(!thread.is_standing());
+        assert!(!recognise(&process, &[], &[thread]).unwrap());
+        stuck.is_to_go_on();
+        while crate::foreign::let_late_go() {}
+        stuck.goes_on();
     }
 
     /// A process that has begun, as it says.

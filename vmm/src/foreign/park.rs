@@ -11,8 +11,10 @@
 //! it will be, whatever its vCPU's last exit was.
 //!
 //! Which thread executes a vCPU shows only while it does. While that is not known of one, because the VMM had stopped its guest
-//! before we came, **all threads of the VMM are held**: then none can enter the guest, and any of them can be asked for its
-//! registers.
+//! before we came, or keeps the descriptor of one that it has taken out of the guest, **all threads of the VMM are held**: each of them can
+//! execute whatever vCPU the VMM has a descriptor of, and a thread that is made for that enters the guest at once. Then none can enter the
+//! guest, and any that stands can be asked for its registers. One that the VMM has no descriptor of, and that is over ([`closed`](super::closed)), needs
+//! nobody held.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,6 +38,9 @@ const SETTLED: Duration = Duration::from_millis(100);
 /// All vCPUs of a guest, out of it until this is dropped.
 #[derive(Debug)]
 pub(super) struct AllParked {
+    /// All that there are.
+    all: Vec<Arc<ForeignVcpu>>,
+    /// Those of them that are not over, in the same order.
     vcpus: Together<Parked>,
     /// Threads that could be one that executes a vCPU.
     others: Together<HeldThread>,
@@ -63,17 +68,31 @@ impl AllParked {
     }
 
     /// One of them.
-    pub fn get_mut(&mut self, vcpu: u16) -> Option<&mut Parked> {
-        self.vcpus.get_mut(usize::from(vcpu))
+    ///
+    /// # Errors
+    /// [`ForeignError::Closed`] of one that is over, [`ForeignError::NotHeld`] of one that there is not.
+    pub fn get_mut(&mut self, pid: i32, vcpu: u16) -> Result<&mut Parked, ForeignError> {
+        let wanted = self.all.get(usize::from(vcpu));
+        let wanted = wanted.ok_or(ForeignError::NotHeld { pid, vcpu })?;
+        let vcpu = wanted.number();
+        let found = self.vcpus.iter_mut().find(|parked| parked.is(wanted));
+        found.ok_or(ForeignError::Closed { pid, vcpu })
     }
 
-    /// Their registers.
+    /// Their registers; those of one that is over are zeros.
     ///
     /// # Errors
     /// [`ForeignError::Call`] and others, where KVM has to be asked.
     pub fn registers(&mut self, deadline: Instant) -> Result<Vec<FullRegisters>, ForeignError> {
-        let vcpus = self.vcpus.iter_mut();
-        vcpus.map(|vcpu| vcpu.registers(deadline)).collect()
+        let mut parked = self.vcpus.iter_mut().peekable();
+        let each = self.all.iter().map(|vcpu| {
+            let own = parked.next_if(|parked| parked.is(vcpu));
+            own.map_or_else(
+                || Ok(FullRegisters::default()),
+                |own| own.registers(deadline),
+            )
+        });
+        each.collect()
     }
 
     /// One in the name of whose thread calls can be made.
@@ -104,13 +123,29 @@ impl AllParked {
     }
 }
 
-/// Parks all vCPUs.
+/// Parks all vCPUs that are not over. Where all are, somebody has to stand all the same, to be asked in its name.
 ///
 /// # Errors
 /// [`ForeignError::Late`] names one that was not out in time, [`ForeignError::Ended`] one whose thread has ended, with its VMM,
 /// [`ForeignError::NoThread`] one that no thread executes though it is not done with what it did; then all of them continue, a late one as
 /// soon as it stops.
 pub(super) fn park(
+    process: &Process,
+    vcpus: &[Arc<ForeignVcpu>],
+    deadline: Instant,
+) -> Result<AllParked, ForeignError> {
+    let all = vcpus.to_vec();
+    let mut executed = all.clone();
+    executed.retain(|vcpu| !vcpu.is_over());
+    if executed.is_empty() {
+        executed.clone_from(&all);
+    }
+    let parked = park_each(process, &executed, deadline)?;
+    Ok(AllParked { all, ..parked })
+}
+
+/// Parks these.
+fn park_each(
     process: &Process,
     vcpus: &[Arc<ForeignVcpu>],
     deadline: Instant,
@@ -136,9 +171,9 @@ pub(super) fn park(
         let is_news = recognise(process, vcpus, &others)?;
         let half_done = unknown.clone().find(|vcpu| !vcpu.is_consistent());
         match half_done {
-            None if !is_news => return joined(process, vcpus, known, others),
+            None if !is_news => return joined(process, vcpus, known, others, deadline),
             Some(_) if !is_news && Instant::now() >= settled => {
-                return joined(process, vcpus, known, others);
+                return joined(process, vcpus, known, others, deadline);
             }
             _ => {}
         }
@@ -205,6 +240,7 @@ fn out_of_guest(
     }
     step_until(&mut parked, deadline, |stage| stage == Stage::Parked)?;
     Ok(AllParked {
+        all: vcpus.to_vec(),
         vcpus: parked,
         others: Vec::new().into(),
         asked,
@@ -218,6 +254,7 @@ fn joined(
     vcpus: &[Arc<ForeignVcpu>],
     known: AllParked,
     mut others: Together<HeldThread>,
+    deadline: Instant,
 ) -> Result<AllParked, ForeignError> {
     let pid = process.pid();
     let mut parked = known.vcpus.apart().into_iter();
@@ -229,7 +266,10 @@ fn joined(
         };
         match vcpu.thread() {
             Some(_) => parked.next().ok_or(nobody),
-            None => Ok(vcpu.stand_in(others.pop().ok_or(nobody)?)),
+            None => {
+                let one = one_that_stands(&mut others, deadline)?;
+                Ok(vcpu.stand_in(one.ok_or(nobody)?))
+            }
         }
     });
     let vcpus = each.collect::<Result<Vec<_>, _>>()?;
@@ -238,6 +278,29 @@ fn joined(
         others,
         ..known
     })
+}
+
+/// Takes one of them that stands; none when there are no more.
+fn one_that_stands(
+    held: &mut Vec<HeldThread>,
+    deadline: Instant,
+) -> Result<Option<HeldThread>, ForeignError> {
+    let rest = Rest::until(deadline);
+    loop {
+        // Who ends meanwhile is none of them.
+        held.retain_mut(|thread| !matches!(thread.has_stopped(), Err(ForeignError::Ended { .. })));
+        let stands = held.iter().rposition(HeldThread::is_standing);
+        let Some(last) = held.last() else {
+            return Ok(None);
+        };
+        if let Some(at) = stands {
+            return Ok(Some(held.remove(at)));
+        }
+        if !rest.a_moment() {
+            let (thread, what) = (last.number(), "a call was to be made in its name");
+            return Err(ForeignError::Late { thread, what });
+        }
+    }
 }
 
 /// Returns when each of them is as far as `is_there` says.

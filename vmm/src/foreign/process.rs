@@ -119,7 +119,7 @@ impl Process {
 
     /// Whether a descriptor of it is that of a virtual machine.
     pub fn is_vm(&self, fd: i32) -> bool {
-        let target = fs::read_link(self.path(&format!("fd/{fd}")));
+        let target = fs::read_link(self.table().join(fd.to_string()));
         target.is_ok_and(|target| target == Path::new(VM))
     }
 
@@ -128,14 +128,18 @@ impl Process {
     /// # Errors
     /// [`ForeignError::Proc`].
     pub fn all_vcpu_descriptors(&self) -> Result<Vec<VcpuDescriptor>, ForeignError> {
-        let found = self.descriptors(VCPU)?;
-        let numbered = found.into_iter().filter_map(|(fd, rest)| {
-            let vcpu = rest.parse().ok()?;
-            Some(VcpuDescriptor { vcpu, fd })
-        });
-        let mut all: Vec<_> = numbered.collect();
-        all.sort_unstable();
-        Ok(all)
+        Ok(of_vcpus(self.descriptors(VCPU)?))
+    }
+
+    /// The same of one of its threads, which can have a table of its own (`CLONE_FILES` left out); none of one that has ended.
+    ///
+    /// # Errors
+    /// [`ForeignError::Proc`].
+    pub fn vcpu_descriptors_of(&self, thread: i32) -> Result<Vec<VcpuDescriptor>, ForeignError> {
+        match self.descriptors_in(&self.table_of(thread), VCPU) {
+            Err(_) if is_over(thread) => Ok(Vec::new()),
+            found => Ok(of_vcpus(found?)),
+        }
     }
 
     /// The first descriptor of each vCPU, by number.
@@ -150,16 +154,41 @@ impl Process {
 
     /// Whether a descriptor of it is that of a vCPU with this number.
     pub fn is_vcpu(&self, of: VcpuDescriptor) -> bool {
-        is_vcpu(&self.path(&format!("fd/{}", of.fd)), of.vcpu)
+        is_vcpu(&self.table().join(of.fd.to_string()), of.vcpu)
     }
 
     /// Descriptors whose name begins with `prefix`, and how the name continues.
     pub(super) fn descriptors(&self, prefix: &str) -> Result<Vec<(i32, String)>, ForeignError> {
+        self.descriptors_in(&self.table(), prefix)
+    }
+
+    /// Where its descriptors are shown: with its first thread, or where that has ended before the others, with another one.
+    fn table(&self) -> PathBuf {
+        let other = || self.threads().ok()?.first().copied();
+        match self.has_ended(self.pid).then(other).flatten() {
+            Some(thread) => self.table_of(thread),
+            None => self.path("fd"),
+        }
+    }
+
+    /// Where those of a thread are.
+    fn table_of(&self, thread: i32) -> PathBuf {
+        self.path(&format!("task/{thread}/fd"))
+    }
+
+    /// All of them: who is told that one is not there can rely on that.
+    fn descriptors_in(
+        &self,
+        table: &Path,
+        prefix: &str,
+    ) -> Result<Vec<(i32, String)>, ForeignError> {
         let mut found = Vec::new();
-        for entry in fs::read_dir(self.path("fd")).map_err(self.unreadable("fd"))? {
-            let Ok(entry) = entry else { continue };
-            let Ok(target) = fs::read_link(entry.path()) else {
-                continue;
+        for entry in fs::read_dir(table).map_err(self.unreadable("fd"))? {
+            let entry = entry.map_err(self.unreadable("fd"))?;
+            let target = match fs::read_link(entry.path()) {
+                // It was closed meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                target => target.map_err(self.unreadable("fd"))?,
             };
             let rest = target.to_str().and_then(|name| name.strip_prefix(prefix));
             let number = entry.file_name().to_str().and_then(|fd| fd.parse().ok());
@@ -361,6 +390,11 @@ pub(super) fn is_over(thread: i32) -> bool {
     }
 }
 
+/// Whether a thread waits for something out of which nothing wakes it, as for a disk.
+pub(super) fn is_uninterruptible(thread: i32) -> bool {
+    state(thread).is_ok_and(|state| state == Some('D'))
+}
+
 /// What a thread does, by its letter in `stat`.
 fn state(thread: i32) -> io::Result<Option<char>> {
     let stat = fs::read_to_string(format!("/proc/{thread}/stat"))?;
@@ -384,6 +418,17 @@ fn pending(status: &str) -> impl Iterator<Item = u64> {
         .lines()
         .filter_map(move |line| names.iter().find_map(|name| line.strip_prefix(name)));
     words.filter_map(|word| u64::from_str_radix(word.trim(), 16).ok())
+}
+
+/// Descriptors that are called as vCPUs are, by their numbers.
+fn of_vcpus(found: Vec<(i32, String)>) -> Vec<VcpuDescriptor> {
+    let numbered = found.into_iter().filter_map(|(fd, rest)| {
+        let vcpu = rest.parse().ok()?;
+        Some(VcpuDescriptor { vcpu, fd })
+    });
+    let mut all: Vec<_> = numbered.collect();
+    all.sort_unstable();
+    all
 }
 
 /// A line of `/proc/PID/maps` (proc_pid_maps(5)), if it is a mapping with these rights.
@@ -421,6 +466,8 @@ fn distinct(
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::process::{Command, Stdio};
 
     use super::*;
 
@@ -459,8 +506,8 @@ mod tests {
     #[test]
     fn a_process_is_told_from_one_that_is_gone_and_from_one_without_a_guest() {
         // Not this one: other tests in it have guests.
-        let mut other = std::process::Command::new("cat");
-        let mut other = other.stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let mut other = Command::new("cat");
+        let mut other = other.stdin(Stdio::piped()).spawn().unwrap();
         let process = Process::open(other.id().cast_signed()).unwrap();
         assert!(matches!(
             process.vm_descriptor(),
@@ -477,6 +524,48 @@ mod tests {
             let gone = Process::open(pid);
             assert!(matches!(gone, Err(ForeignError::NoProcess { .. })), "{pid}");
         }
+    }
+
+    /// What a process has was once looked for with its first thread alone: that one has nothing once it has ended, and others can have
+    /// what it has closed.
+    #[test]
+    fn descriptors_are_seen_with_the_threads_that_have_them() {
+        const SCRIPT: &str = "import ctypes, os, sys, threading, time\n\
+            libc, kept = ctypes.CDLL(None), os.memfd_create('kept')\n\
+            def own():\n    libc.unshare(0x400)\n    print('has its own', flush=True)\n    time.sleep(1000)\n\
+            threading.Thread(target=own).start()\nsys.stdin.readline()\nos.close(kept)\nprint('closed', flush=True)\n\
+            sys.stdin.readline()\nlibc.pthread_exit(None)";
+        let mut other = Command::new("python3");
+        let other = other.args(["-c", SCRIPT]);
+        let mut other = other
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(other.stdout.take().unwrap());
+        let mut says = || {
+            let mut line = String::new();
+            said.read_line(&mut line).unwrap();
+            line
+        };
+        let mut told = other.stdin.take().unwrap();
+        assert_eq!(says(), "has its own\n");
+        let process = Process::open(other.id().cast_signed()).unwrap();
+        let [first, second] = process.threads().unwrap().try_into().unwrap();
+        let kept = |table: &Path| process.descriptors_in(table, "/memfd:kept").unwrap().len();
+        let of = |thread| kept(&process.table_of(thread));
+        assert_eq!([of(first), of(second)], [1, 1]);
+        told.write_all(b"\n").unwrap();
+        assert_eq!(says(), "closed\n");
+        assert_eq!([of(first), of(second), kept(&process.table())], [0, 1, 0]);
+        told.write_all(b"\n").unwrap();
+        while !process.has_ended(first) {
+            std::thread::yield_now();
+        }
+        assert_eq!(kept(&process.table()), 1);
+        assert_eq!(process.vcpu_descriptors_of(i32::MAX).unwrap(), []);
+        other.kill().unwrap();
+        other.wait().unwrap();
     }
 
     /// A duplicate was once taken for another machine.

@@ -117,7 +117,10 @@ fn asked(thread: i32, deadline: Instant) -> Result<Option<[u64; 3]>, ForeignErro
 }
 
 /// The registers of a thread, which is stopped for that; none when it has ended meanwhile.
-fn stopped_at(thread: i32, deadline: Instant) -> Result<Option<user_regs_struct>, ForeignError> {
+pub(super) fn stopped_at(
+    thread: i32,
+    deadline: Instant,
+) -> Result<Option<user_regs_struct>, ForeignError> {
     let registers = || {
         let mut held = HeldThread::seize(thread, false, deadline)?;
         held.interrupt()?;

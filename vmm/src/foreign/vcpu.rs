@@ -17,8 +17,8 @@ use super::held::{HeldThread, Stands, Stop};
 use super::process::{Process, VcpuDescriptor, is_vcpu};
 use super::remote;
 use super::run_page::{Prepared, RunPage};
-use super::same_file::{Descriptor, are_same};
 use super::shapes::{CPUID_ENTRIES, Cpuid, General, OneMsr, System, TscOffset};
+use super::vcpu_file::VcpuFile;
 use super::way_back::WayBack;
 use crate::vcpu::FullRegisters;
 
@@ -57,11 +57,7 @@ const BELOW_STACK: u64 = 16 << 10;
 /// A vCPU.
 #[derive(Debug)]
 pub struct ForeignVcpu {
-    number: u16,
-    fd: Cell<i32>,
-    /// Its VMM has closed it: no thread enters it any more.
-    is_closed: Cell<bool>,
-    pid: i32,
+    file: VcpuFile,
     thread: Cell<Option<Executor>>,
     page: RunPage,
     /// How calls are made in the name of its VMM.
@@ -122,13 +118,11 @@ impl ForeignVcpu {
             return Err(ForeignError::Closed { pid, vcpu });
         }
         let page = RunPage::map(ours);
+        let page = page.map_err(|source| ForeignError::Window { what, source })?;
         Ok(Self {
-            number,
-            fd: Cell::new(descriptor.fd),
-            is_closed: Cell::default(),
-            pid,
+            file: VcpuFile::of(pid, descriptor, page.descriptor()),
             thread: Cell::default(),
-            page: page.map_err(|source| ForeignError::Window { what, source })?,
+            page,
             way,
         })
     }
@@ -136,54 +130,53 @@ impl ForeignVcpu {
     /// Its number.
     #[must_use]
     pub const fn number(&self) -> u16 {
-        self.number
+        self.file.number()
     }
 
     /// Its descriptor's number in the VMM; none once that is closed, which may be something else by now.
     #[must_use]
     pub fn descriptor(&self) -> Option<i32> {
-        (!self.is_closed()).then(|| self.fd.get())
+        self.file.descriptor()
     }
 
     /// Whether its VMM was seen to have closed it. A thread that executes it goes on until it leaves the guest, and no thread enters
     /// it after that.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.is_closed.get()
+        self.file.is_closed()
     }
 
-    /// Sees by which of these descriptors its VMM has it now: the one that is known, or a duplicate. Where there is none it was closed,
-    /// unless the VMM ends just now.
+    /// Whether its VMM has closed it, and nobody is in it any more: nothing is to be held for its sake.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.file.is_over()
+    }
+
+    /// It was seen to be over ([`closed`](super::closed)).
+    pub fn is_executed_by_nobody(&self) {
+        self.file.is_executed_by_nobody();
+        self.lose_thread();
+    }
+
+    /// Sees by which of these descriptors its VMM has it now.
     pub fn look_among(&self, process: &Process, descriptors: &[VcpuDescriptor]) {
-        if self.is_closed() {
-            return;
-        }
-        let known = self.fd.get();
-        let own = descriptors.iter().filter(|one| one.vcpu == self.number);
-        let mut own: Vec<_> = own.copied().collect();
-        own.sort_by_key(|one| one.fd != known);
-        match own.into_iter().find(|one| self.is_it(process, *one)) {
-            Some(one) => self.fd.set(one.fd),
-            None if process.is_ending() => {}
-            None => {
-                self.is_closed.set(true);
-                log::warn!(
-                    "the VMM has closed vCPU {}, which executes nothing any more: nothing more of it is recorded",
-                    self.number
-                );
-            }
+        let is_back = self.file.look_among(process, descriptors);
+        // Whoever executes it now need not be who did.
+        if is_back {
+            self.lose_thread();
         }
     }
 
-    /// Whether this descriptor of its VMM is its own. Where the system does not compare files, its name says so.
-    fn is_it(&self, process: &Process, of: VcpuDescriptor) -> bool {
-        let (pid, fd) = (std::process::id().cast_signed(), self.page.descriptor());
-        let theirs = Descriptor {
-            pid: self.pid,
-            fd: of.fd,
-        };
-        let is_same = are_same(Descriptor { pid, fd }, theirs);
-        is_same.unwrap_or_else(|_| process.is_vcpu(of))
+    /// Whether one of these descriptors of its VMM is its own.
+    #[must_use]
+    pub fn is_among(&self, process: &Process, descriptors: &[VcpuDescriptor]) -> bool {
+        self.file.found_among(process, descriptors).is_some()
+    }
+
+    /// Whether this descriptor of a thread is its own; none where the system does not say.
+    #[must_use]
+    pub fn is_descriptor_of(&self, thread: i32, fd: i32) -> Option<bool> {
+        self.file.is_descriptor_of(thread, fd)
     }
 
     /// The thread that executes it, if that is known.
@@ -320,6 +313,12 @@ impl Parked {
     #[must_use]
     pub fn thread(&self) -> i32 {
         self.held.number()
+    }
+
+    /// Whether it is this vCPU.
+    #[must_use]
+    pub fn is(&self, vcpu: &Arc<ForeignVcpu>) -> bool {
+        Arc::ptr_eq(&self.vcpu, vcpu)
     }
 
     /// It may stay where it is.
@@ -465,10 +464,9 @@ impl Parked {
     /// [`ForeignError::Closed`].
     fn descriptor(&self) -> Result<i32, ForeignError> {
         let vcpu = &self.vcpu;
-        let (pid, fd) = (vcpu.pid, vcpu.fd.get());
+        let (pid, number) = (vcpu.file.pid(), vcpu.number());
         let process = Process::open(pid)?;
-        let number = vcpu.number;
-        if !vcpu.is_it(&process, VcpuDescriptor { vcpu: number, fd }) {
+        if !vcpu.file.is_known_one(&process) {
             // Its VMM may have it by another one.
             vcpu.look_among(&process, &process.all_vcpu_descriptors()?);
         }
@@ -527,7 +525,7 @@ impl Parked {
         deadline: Instant,
     ) -> Result<u64, ForeignError> {
         const ERRORS: i64 = -4095;
-        let (pid, way, below) = (self.vcpu.pid, self.vcpu.way, self.scratch()?);
+        let (pid, way, below) = (self.vcpu.file.pid(), self.vcpu.way, self.scratch()?);
         if !way.is_there(pid) {
             return Err(ForeignError::NoWayBack { pid });
         }
@@ -560,7 +558,7 @@ impl Parked {
         bytes: &mut [u8],
         what: impl FnOnce(&mut Self) -> Result<T, ForeignError>,
     ) -> Result<T, ForeignError> {
-        let (at, pid) = (self.scratch()?, self.vcpu.pid);
+        let (at, pid) = (self.scratch()?, self.vcpu.file.pid());
         let mut before = vec![0; bytes.len()];
         remote::read(pid, at, &mut before)?;
         remote::write(pid, at, bytes)?;

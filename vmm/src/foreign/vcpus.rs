@@ -3,12 +3,14 @@
 //! Who came later is held like the others: text is changed under nobody. It has no rings, so nothing of it is recorded, which is
 //! said; it finds cells all the same, of zeros (`stub/cell.rs`). A vCPU's descriptor is there before its guest is told of it,
 //! which has to start it then: some milliseconds. So descriptors that were listed just before all others stood still are
-//! all that can execute anything.
+//! all that can execute anything. One that was closed and comes back could be entered at once; that none has is seen once all others
+//! stand.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::closed::see_over;
 use super::error::ForeignError;
 use super::process::{Process, VcpuDescriptor};
 use super::threads::open;
@@ -75,6 +77,11 @@ impl Vcpus {
         for vcpu in self.all() {
             vcpu.look_among(process, &descriptors);
         }
+        let mut closed = self.all();
+        closed.retain(|vcpu| vcpu.is_closed() && !vcpu.is_over());
+        if !closed.is_empty() {
+            see_over(process, &closed)?;
+        }
         // One that was duplicated is the same vCPU.
         descriptors.dedup_by_key(|one| one.vcpu);
         let come = self.unknown(descriptors);
@@ -97,7 +104,16 @@ impl Vcpus {
     /// # Errors
     /// [`ForeignError::Proc`].
     pub(super) fn are_all(&self, listed: Listed, process: &Process) -> Result<bool, ForeignError> {
-        Ok(listed.0.elapsed() < FRESH || self.unknown(process.vcpu_descriptors()?).is_empty())
+        let is_fresh = listed.0.elapsed() < FRESH;
+        let mut over = self.all();
+        over.retain(|vcpu| vcpu.is_over());
+        if is_fresh && over.is_empty() {
+            return Ok(true);
+        }
+        let descriptors = process.all_vcpu_descriptors()?;
+        // Its guest has been told of that one before.
+        let is_back = over.iter().any(|vcpu| vcpu.is_among(process, &descriptors));
+        Ok(!is_back && (is_fresh || self.unknown(descriptors).is_empty()))
     }
 
     fn unknown(&self, mut descriptors: Vec<VcpuDescriptor>) -> Vec<VcpuDescriptor> {

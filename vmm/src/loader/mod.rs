@@ -16,7 +16,7 @@ use image::bzimage::{BzImage, BzImageError};
 use image::given_module::{GivenModuleError, put_module};
 use image::{Image, ImageError};
 use linux_loader::loader::KernelLoader;
-use terms::addr::Gpa;
+use terms::addr::{Gpa, Gva};
 
 pub use elf::{BadElf, ElfLayout, Segment};
 pub use initrd::Initrd;
@@ -242,6 +242,12 @@ impl KernelFile {
         let symbols = self.symbols.as_ref();
         let symbols = symbols.map(|symbols| Arc::clone(&symbols.bytes));
         DebugInfo::read(Arc::clone(&self.bytes), symbols).ok()
+    }
+
+    /// Whether it calls itself a Linux. That is asked before anything of it is read.
+    #[must_use]
+    pub fn is_linux(&self) -> bool {
+        image::linux::banner(Gva(0), &self.bytes).is_some()
     }
 
     /// Where it was read from.

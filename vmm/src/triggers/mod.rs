@@ -9,8 +9,6 @@ mod action;
 mod armed;
 mod starter;
 
-use std::collections::BTreeSet;
-
 use terms::quantity::plain;
 use tracer::tracing::options::DEFAULT_SESSION;
 use tracer::tracing::{OneSession, Tracing, TracingError};
@@ -161,10 +159,9 @@ impl Triggers {
     /// The guest does nothing more: does what is to be done for all that it has recorded.
     pub fn see_to_last(&mut self, guest: &impl Provider, tracing: &mut Tracing) {
         let waiting = self.armed.iter().filter(|one| one.is_waiting());
-        let unread = unread_sessions(waiting.map(|one| one.session.as_str()), |session| {
-            let session = tracing.session(session);
-            !matches!(session.and_then(OneSession::read_now), Ok(false))
-        });
+        // Each of them once, and all together: that can take seconds.
+        let sessions = waiting.map(|one| one.session.as_str());
+        let unread = OneSession::read_now(tracing, &sessions.collect());
         for one in self.armed.iter_mut().filter(|one| one.is_waiting()) {
             one.see_to_last(!unread.contains(&one.session), guest, tracing);
         }
@@ -174,17 +171,6 @@ impl Triggers {
     pub fn end(&mut self) {
         self.armed.iter_mut().for_each(Armed::end);
     }
-}
-
-/// Has what each of these sessions has recorded read: once, however many triggers wait in it, since that can take seconds. Returns those of
-/// which not all could be.
-fn unread_sessions<'a>(
-    sessions: impl Iterator<Item = &'a str>,
-    mut read: impl FnMut(&str) -> bool,
-) -> BTreeSet<String> {
-    let sessions: BTreeSet<&str> = sessions.collect();
-    let unread = sessions.into_iter().filter(|session| !read(session));
-    unread.map(str::to_owned).collect()
 }
 
 /// Whether so many more can wait beside those that do.
@@ -211,18 +197,5 @@ mod tests {
         check_room(TRIGGERS_MAX, 0).unwrap();
         let refused = check_room(250, 7).unwrap_err().to_string();
         assert!(refused.starts_with("7 triggers cannot wait beside the 250 that do: at most 256"));
-    }
-
-    /// A disk that takes nothing once kept the end of a run for five seconds for each of them.
-    #[test]
-    fn a_session_is_read_once_at_the_end_however_many_triggers_wait_in_it() {
-        let waiting = ["slow", "default", "slow"].into_iter().cycle();
-        let mut read = Vec::new();
-        let unread = unread_sessions(waiting.take(TRIGGERS_MAX), |session| {
-            read.push(session.to_owned());
-            session != "slow"
-        });
-        assert_eq!(read, ["default", "slow"]);
-        assert!(unread.iter().eq(["slow"]), "{unread:?}");
     }
 }

@@ -7,9 +7,9 @@ use trace::doubt::TimeDoubts;
 use trace::event::{Record, RecordKind};
 use trace::stream::Origin;
 
-use super::Drain;
 use crate::clock::RunClock;
 use crate::collect::backlog::{Batch, Records, count};
+use crate::collect::call_ring::Copying;
 use crate::collect::copied_points::CopiedPoints;
 use crate::ring::geometry::Position;
 use crate::ring::reader::Sink;
@@ -23,6 +23,7 @@ pub(super) struct CopiedRings {
     rings: Vec<CopiedRing>,
     /// What is next, before anything that the rings have left; none before each has brought its first part.
     ready: Option<VecDeque<Batch>>,
+    clock: RunClock,
     /// When they were looked at, in nanoseconds: what is not among them was recorded later.
     end_ns: u64,
     /// How many records there were so far, and how many are lost.
@@ -58,7 +59,7 @@ enum Cut {
 #[derive(Debug)]
 pub(super) enum HeldRecords {
     /// Calls; and the times in which nothing was recorded, of which the first ring tells for all.
-    Calls(Copied, VecDeque<OffTime>),
+    Calls(Copied, VecDeque<OffTime>, Copying),
     /// Events.
     Points(CopiedPoints),
 }
@@ -73,11 +74,12 @@ enum Part {
 }
 
 impl CopiedRings {
-    /// These, which were looked at after `end_ns`.
-    pub const fn new(rings: Vec<CopiedRing>, end_ns: u64) -> Self {
+    /// These, which were looked at after `end_ns`, by this clock.
+    pub const fn new(rings: Vec<CopiedRing>, clock: RunClock, end_ns: u64) -> Self {
         Self {
             rings,
             ready: None,
+            clock,
             end_ns,
             counted: (0, 0),
         }
@@ -93,7 +95,7 @@ impl CopiedRings {
         let mut doubts = TimeDoubts::default();
         for ring in &self.rings {
             doubts.add_all(&match &ring.held {
-                HeldRecords::Calls(copied, _) => copied.doubts(),
+                HeldRecords::Calls(copied, ..) => copied.doubts(),
                 HeldRecords::Points(copied) => copied.doubts(),
             });
         }
@@ -101,16 +103,16 @@ impl CopiedRings {
     }
 
     /// The next records from a time on of the ring that has come the least far.
-    pub fn next(&mut self, drain: &Drain, from_ns: u64) -> Option<Batch> {
-        let end_ns = self.end_ns;
+    pub fn next(&mut self, from_ns: u64) -> Option<Batch> {
+        let (end_ns, clock) = (self.end_ns, &self.clock);
         let rings = &mut self.rings;
         let ready = self
             .ready
-            .get_or_insert_with(|| begin(rings, drain, (from_ns, end_ns)));
+            .get_or_insert_with(|| begin(rings, clock, (from_ns, end_ns)));
         if ready.is_empty() {
             let left = rings.iter_mut().filter(|ring| !ring.is_over);
             let ring = left.min_by_key(|ring| ring.seen_ns)?;
-            let parts = ring.next_parts(drain);
+            let parts = ring.next_parts(clock);
             ready.extend(ring.batches(parts, (from_ns, end_ns)));
         }
         let batch = ready.pop_front()?;
@@ -126,13 +128,13 @@ impl CopiedRings {
 /// The first part of each ring. Of when nothing was recorded before all that they hold, the last time is enough.
 fn begin(
     rings: &mut [CopiedRing],
-    drain: &Drain,
+    clock: &RunClock,
     (from_ns, end_ns): (u64, u64),
 ) -> VecDeque<Batch> {
     let mut parts: Vec<Vec<Part>> = Vec::new();
     let mut oldest_ns = u64::MAX;
     for ring in rings.iter_mut() {
-        let first = ring.next_parts(drain);
+        let first = ring.next_parts(clock);
         if matches!(ring.origin, Origin::Calls(_)) {
             // What has no record in its first part says nothing of the others.
             let none_ns = if ring.is_over { u64::MAX } else { 0 };
@@ -184,34 +186,25 @@ impl CopiedRing {
     }
 
     /// What is next; what is not an off time comes last.
-    fn next_parts(&mut self, drain: &Drain) -> Vec<Part> {
-        let clock = &drain.time.run;
+    fn next_parts(&mut self, clock: &RunClock) -> Vec<Part> {
         let (refused, by) = self.refused;
         let mut parts = Vec::new();
         let mut rows = Vec::new();
         let seen = match &mut self.held {
-            HeldRecords::Calls(copied, off) => {
-                let index = match self.origin {
-                    Origin::Calls(ring) => usize::from(ring),
-                    Origin::Points(_) | Origin::Clock | Origin::Host(_) => 0,
+            HeldRecords::Calls(copied, off, copying) => {
+                let missing = |copied: &mut Copied, rows: &mut Vec<Record>| {
+                    copied.say_missing(&mut copying.sink(rows));
                 };
-                if let Some(calls) = drain.calls.ring(index) {
-                    let missing = |copied: &mut Copied, rows: &mut Vec<Record>| {
-                        copied.say_missing(&mut calls.copying(rows));
-                    };
-                    next_off(copied, off, clock, (&mut parts, &mut rows), missing);
-                    let to = off.front().map_or(Position(u64::MAX), |next| next.head);
-                    let mut sink = calls.copying(&mut rows);
-                    copied.deliver_some(to, &mut sink);
-                    self.is_over = copied.is_over() && off.is_empty();
-                    if self.is_over {
-                        copied.say_missing(&mut sink);
-                    }
-                    if self.is_over && refused > 0 {
-                        sink.lost(by, refused);
-                    }
-                } else {
-                    self.is_over = true;
+                next_off(copied, off, clock, (&mut parts, &mut rows), missing);
+                let to = off.front().map_or(Position(u64::MAX), |next| next.head);
+                let mut sink = copying.sink(&mut rows);
+                copied.deliver_some(to, &mut sink);
+                self.is_over = copied.is_over() && off.is_empty();
+                if self.is_over {
+                    copied.say_missing(&mut sink);
+                }
+                if self.is_over && refused > 0 {
+                    sink.lost(by, refused);
                 }
                 copied.last()
             }

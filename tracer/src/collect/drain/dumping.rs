@@ -29,6 +29,47 @@ pub struct Dumping<'a> {
     pub(super) drain: &'a mut Drain,
 }
 
+/// What the rings of a session held, on its way to an output. The session is not needed for it any more: it is recorded, read and asked meanwhile.
+#[derive(Debug)]
+pub struct Dump {
+    copied: CopiedRings,
+    output: Output,
+    from_ns: u64,
+    until_ns: u64,
+    held: Option<LostWhenHeld>,
+}
+
+impl Dump {
+    /// Writes it. `meanwhile` is called now and then: that may take long. Returns, too, what the rings had lost when they were held, if they were.
+    ///
+    /// # Errors
+    /// [`ExportError`] when not all could be written.
+    pub fn write(self, mut meanwhile: impl FnMut()) -> Result<(Dumped, Option<LostWhenHeld>), ExportError> {
+        let Self {
+            mut copied,
+            mut output,
+            from_ns,
+            until_ns,
+            held,
+        } = self;
+        while let Some(batch) = copied.next(from_ns) {
+            output.append(batch);
+            output.end_round(&Alone);
+            meanwhile();
+        }
+        let (records, lost) = copied.counted();
+        let written = output.finish(&copied.doubts(), until_ns)?;
+        let dir = written.map_or_else(String::new, |one| one.directory.display().to_string());
+        let dumped = Dumped {
+            dir,
+            records,
+            lost,
+            ..Dumped::default()
+        };
+        Ok((dumped, held))
+    }
+}
+
 impl Dumping<'_> {
     /// Has calls and events counted as lost instead of recorded, so that what the rings hold stays what it is.
     fn hold(&mut self) -> LostWhenHeld {
@@ -78,20 +119,10 @@ impl Dumping<'_> {
         since.fold(0, u64::saturating_add)
     }
 
-    /// Writes what the rings hold now to `output`, of what was recorded from a time on; nothing is taken out of them. They are copied
-    /// as they are: that takes as much memory as they hold, and no disk's time. Unless `is_live`, nothing is recorded meanwhile, so nothing is
-    /// written over before it is copied. Recording goes on while the copies are written, and whoever else wants the rings waits for that.
-    /// What is lost is not known yet ([`Self::lost_since`]). `meanwhile` is called now and then: writing may take long.
-    ///
-    /// # Errors
-    /// [`ExportError`] when not all could be written.
-    pub fn dump(
-        &mut self,
-        mut output: Output,
-        is_live: bool,
-        from_ns: u64,
-        mut meanwhile: impl FnMut(),
-    ) -> Result<(Dumped, Option<LostWhenHeld>), ExportError> {
+    /// Copies what the rings hold now, to be written to `output`, of what was recorded from a time on; nothing is taken out of them. They are
+    /// copied as they are: that takes as much memory as they hold, and no disk's time. Unless `is_live`, nothing is recorded meanwhile, so
+    /// nothing is written over before it is copied. What is lost is not known yet ([`Self::lost_since`]).
+    pub fn begin(&mut self, mut output: Output, is_live: bool, from_ns: u64) -> Dump {
         self.drain.refresh();
         output.name_threads(self.drain.rings.memory(), self.drain.time.clone());
         let until_ns = self.drain.recorded_until_ns();
@@ -102,7 +133,7 @@ impl Dumping<'_> {
         if let Some(points) = &self.drain.points {
             output.know_points(points.formats());
         }
-        let mut copied = CopiedRings::new(self.copy(&before), end_ns);
+        let copied = CopiedRings::new(self.copy(&before), self.drain.time.run, end_ns);
         let forgotten = self.drain.off_times.forgotten();
         let forgotten_ns = forgotten.map_or(0, |until| self.drain.time.run.nanoseconds(until));
         let from_ns = from_ns.max(forgotten_ns);
@@ -114,21 +145,13 @@ impl Dumping<'_> {
         if !self.drain.probes.is_empty() {
             output.describe_probes(&self.drain.probes);
         }
-        while let Some(batch) = copied.next(self.drain, from_ns) {
-            output.append(batch);
-            output.end_round(&Alone);
-            meanwhile();
+        Dump {
+            copied,
+            output,
+            from_ns,
+            until_ns,
+            held,
         }
-        let (records, lost) = copied.counted();
-        let written = output.finish(&copied.doubts(), until_ns)?;
-        let dir = written.map_or_else(String::new, |one| one.directory.display().to_string());
-        let dumped = Dumped {
-            dir,
-            records,
-            lost,
-            ..Dumped::default()
-        };
-        Ok((dumped, held))
     }
 
     /// Copies all that the rings hold, of which each has `lost` so many.
@@ -152,7 +175,8 @@ impl Dumping<'_> {
                 timeline: &source.timeline,
             };
             let off_times = off_times.take().unwrap_or_default();
-            let held = HeldRecords::Calls(snapshot.copy(&drain.rings, PIECE), off_times);
+            let copied = snapshot.copy(&drain.rings, PIECE);
+            let held = HeldRecords::Calls(copied, off_times, calls.copying());
             let origin = Origin::Calls(reader.ring());
             rings.push(CopiedRing::new(origin, held, (*refused, by)));
         }
@@ -216,9 +240,10 @@ mod tests {
         let held = dumping.hold();
         dumping.drain.look();
         let end_ns = dumping.drain.time.least_ns();
-        let mut copied = CopiedRings::new(dumping.copy(&held), end_ns);
+        let clock = dumping.drain.time.run;
+        let mut copied = CopiedRings::new(dumping.copy(&held), clock, end_ns);
         let mut came = Vec::new();
-        while let Some(batch) = copied.next(dumping.drain, 0) {
+        while let Some(batch) = copied.next(0) {
             if batch.looked_ns.is_none() {
                 // That nothing was recorded before.
                 continue;
@@ -258,9 +283,10 @@ mod tests {
             let mut dumping = drain.dumping();
             let held = dumping.hold();
             dumping.drain.look();
-            let mut copied = CopiedRings::new(dumping.copy(&held), NOW + 2000);
+            let clock = dumping.drain.time.run;
+            let mut copied = CopiedRings::new(dumping.copy(&held), clock, NOW + 2000);
             let mut off = Vec::new();
-            while let Some(batch) = copied.next(dumping.drain, 0) {
+            while let Some(batch) = copied.next(0) {
                 let rows = batch.records.into_rows(Vec::new());
                 let rows = rows.iter().filter(|row| row.kind == RecordKind::Lost(0));
                 off.extend(rows.map(|row| (row.time_ns, batch.until_ns)));

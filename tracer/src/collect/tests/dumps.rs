@@ -52,7 +52,8 @@ fn calls_of_a_vcpu_that_is_left_out_are_not_lost_whoever_ends_recording() {
         polled.lock().refresh();
         assert_eq!(lost(&polled), [3, 0]);
         let copy = copy(folder.path(), 2);
-        let (dumped, held) = polled.lock().dumping().dump(copy, false, 0, || {}).unwrap();
+        let dump = polled.lock().dumping().begin(copy, false, 0);
+        let (dumped, held) = dump.write(|| {}).unwrap();
         assert_eq!(dumped.lost, 3);
         assert_eq!(
             limits(),
@@ -75,6 +76,35 @@ fn calls_of_a_vcpu_that_is_left_out_are_not_lost_whoever_ends_recording() {
             fs::remove_dir_all(folder.path().join("trace")).unwrap();
         }
     }
+}
+
+/// Its rings were read by nobody until the dump was written: a guest filled them meanwhile, and what it called then was lost.
+#[test]
+fn rings_are_read_and_asked_while_a_dump_of_them_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let (guest, place, mut polled) = reader(Some(&folder.path().join("trace")));
+    let slots = place.geometry.slots();
+    call(&guest, &place, slots);
+    let dump = polled
+        .lock()
+        .dumping()
+        .begin(copy(folder.path(), 1), true, 0);
+    let mut is_first = true;
+    let meanwhile = || {
+        if std::mem::take(&mut is_first) {
+            // It would wait for itself.
+            assert!(polled.drain.is_free());
+            assert_eq!(polled.drain.round() as u64, 0, "read as it was copied");
+            call(&guest, &place, slots);
+            assert_eq!(polled.drain.round() as u64, slots);
+        }
+    };
+    let (dumped, _) = dump.write(meanwhile).unwrap();
+    assert!(!is_first);
+    assert_eq!((dumped.records, dumped.lost), (slots, 0));
+    let written = polled.finish().unwrap().unwrap();
+    let tally = written.tally();
+    assert_eq!((tally.calls, tally.lost), (2 * slots, 0));
 }
 
 /// Memory of a guest in which one more call is lost whenever somebody looks at the count of those.
@@ -161,7 +191,8 @@ fn what_was_lost_before_a_dump_and_by_it_is_all_and_each_once() {
     // Who dumps may have threads to let go meanwhile.
     let mut looked = 0;
     let meanwhile = || looked += 1;
-    let (dumped, held) = drain.dumping().dump(copy, false, 0, meanwhile).unwrap();
+    let dump = drain.dumping().begin(copy, false, 0);
+    let (dumped, held) = dump.write(meanwhile).unwrap();
     assert!(looked > 0);
     let by_it = drain.dumping().lost_since(&held.unwrap());
     let counted = |at: &Gpa| guest.target().read_word(*at).unwrap();

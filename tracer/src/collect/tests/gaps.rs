@@ -182,11 +182,8 @@ fn dumped_from(
     let mut backlog = Backlog::default();
     backlog.news.listeners.push(listener);
     output.take(&mut backlog, &Alone);
-    let (dumped, _) = polled
-        .lock()
-        .dumping()
-        .dump(output, false, from_ns, || {})
-        .unwrap();
+    let dump = polled.lock().dumping().begin(output, false, from_ns);
+    let (dumped, _) = dump.write(|| {}).unwrap();
     assert!(dumped.records > 0);
     ended(&tail)
 }

@@ -1,7 +1,9 @@
 //! Who asks, and who wants a round, beside who polls.
 
+use std::cell::RefCell;
 use std::sync::mpsc::RecvTimeoutError;
 
+use super::super::awaited::rounds_of_others;
 use super::*;
 
 /// Locks are not fair: who polls without a pause would have the reader again before anybody who waits for it.
@@ -33,7 +35,7 @@ fn who_wants_a_round_out_of_turn_has_it_although_one_follows_the_other() {
     thread::scope(|scope| {
         let mut round = polled.drain.rounds.begin();
         let drain = &polled.drain;
-        let asked = scope.spawn(|| drain.round_of_others(u32::MAX));
+        let asked = scope.spawn(|| rounds_of_others(&[drain], u32::MAX) == [true]);
         let has_it = comes(|| {
             round.again();
             asked.is_finished()
@@ -42,6 +44,41 @@ fn who_wants_a_round_out_of_turn_has_it_although_one_follows_the_other() {
         assert!(has_it, "a whole round was not enough");
         assert!(asked.join().unwrap());
     });
+}
+
+thread_local! {
+    /// How often this thread has rested.
+    static RESTS: Cell<u32> = const { Cell::new(0) };
+    /// A round of this one is made meanwhile.
+    static MADE: RefCell<Option<Arc<SharedDrain>>> = const { RefCell::new(None) };
+}
+
+/// Counts rests, and has a round made in the second.
+const RESTED: HostClock = HostClock {
+    rest: |_| {
+        RESTS.set(RESTS.get() + 1);
+        if RESTS.get() == 2 {
+            MADE.with_borrow(|drain| drain.as_ref().map(|drain| drain.round()));
+        }
+    },
+    ..mock::HOST
+};
+
+/// At the end of a run each was waited for after the others, and each for five seconds where the disk took nothing.
+#[test]
+fn rounds_of_several_readers_are_waited_for_together() {
+    const LOOKS: u32 = 7;
+    let readers = [(); 3].map(|()| reader_by(None, paged(RESTED)));
+    let drains = readers.each_ref().map(|(.., polled)| &*polled.drain);
+    assert_eq!(rounds_of_others(&drains, LOOKS), [false; 3]);
+    assert_eq!(RESTS.take(), LOOKS, "no more than for one");
+    MADE.set(Some(Arc::clone(&readers[1].2.drain)));
+    assert_eq!(rounds_of_others(&drains, LOOKS), [false, true, false]);
+    assert_eq!(RESTS.take(), LOOKS);
+    assert_eq!(rounds_of_others(&drains[1..2], LOOKS), [true]);
+    assert_eq!(RESTS.take(), 2, "and no longer than it takes");
+    assert!(rounds_of_others(&[], LOOKS).is_empty());
+    MADE.take();
 }
 
 /// Somebody polls, and is away just now.

@@ -80,14 +80,6 @@ impl Halting<'_> {
         }
     }
 
-    /// Has what was recorded by now told to who listens. Whether that is so.
-    pub fn read_now(&self) -> bool {
-        match self.0.live.as_ref().map(|live| &live.reader) {
-            Some(Reader::Rings(drain)) => drain.round(),
-            Some(Reader::Counters(_)) | None => true,
-        }
-    }
-
     /// Lets stubs record again if they are to, whatever has ended it.
     pub fn record_on(&self) {
         if let Some(Reader::Rings(drain)) = self.0.live.as_ref().map(|live| &live.reader) {

@@ -117,16 +117,14 @@ impl TraceSession {
         let directory = wanted.directory;
         // Nothing is late in a copy: what waits there for other rings waits however much it is.
         let output = self.create_output(directory, false, metadata, usize::MAX, shared)?;
-        // In one: who waits for the rings in between has the time go on. It is held until the dump is written.
+        // In one: who waits for the rings in between has the time go on.
         let mut rings = drain.lock();
         let from_ns = wanted.begin.time_ns(rings.time().now_ns());
-        // Who rests may have more to do.
-        let meanwhile = || (shared.host.rest)(Duration::ZERO);
-        let dumped = rings
-            .dumping()
-            .dump(output, wanted.is_live, from_ns, meanwhile);
-        let (mut dumped, held) = dumped?;
+        let dump = rings.dumping().begin(output, wanted.is_live, from_ns);
+        // Not until it is written: whoever reads the rings would wait for a disk.
         drop(rings);
+        // Who rests may have more to do.
+        let (mut dumped, held) = dump.write(|| (shared.host.rest)(Duration::ZERO))?;
         if let Some(held) = held {
             dumped.in_stubs = leave_stubs() as u64;
             dumped.missed = drain.lock().dumping().lost_since(&held);

@@ -1,0 +1,89 @@
+//! Who reads the rings of sessions: while they are dumped, and when all that was recorded is to be read.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::*;
+
+thread_local! {
+    /// Those that are read here.
+    static READ: RefCell<Vec<Arc<SharedDrain>>> = const { RefCell::new(Vec::new()) };
+    /// How often this thread has rested, and how often all of them were free then.
+    static RESTS: Cell<[u32; 2]> = const { Cell::new([0; 2]) };
+}
+
+/// Notes at each rest whether all readers are free.
+const RESTED: HostClock = HostClock {
+    rest: |_| {
+        let are_free = READ.with_borrow(|all| all.iter().all(|drain| drain.is_free()));
+        let [rests, free] = RESTS.get();
+        RESTS.set([rests + 1, free + u32::from(are_free)]);
+    },
+    ..mock::HOST
+};
+
+/// Who polls and never comes, or nobody.
+#[derive(Debug, Clone, Copy)]
+struct Away {
+    makes_rounds: bool,
+}
+
+impl Pollers for Away {
+    fn start(&self, drain: Arc<SharedDrain>) -> std::io::Result<Box<dyn Poller>> {
+        READ.with_borrow_mut(|all| all.push(drain));
+        Ok(Box::new(*self))
+    }
+}
+
+impl Poller for Away {
+    fn makes_rounds(&self) -> bool {
+        self.makes_rounds
+    }
+
+    fn end(self: Box<Self>, last: Box<dyn FnOnce() + Send>, _: &dyn Fn() -> bool) -> bool {
+        last();
+        true
+    }
+}
+
+fn started(makes_rounds: bool) -> (Tracing, MockGuest) {
+    let (mut tracing, guest) = prepared_with(nop_image(FUNCTIONS), small(None), |_| Host {
+        clock: RESTED,
+        pollers: Box::new(Away { makes_rounds }),
+        ..host()
+    });
+    let started = tracing.start(&guest, DEFAULT_SESSION, None, &everything());
+    started.unwrap();
+    (tracing, guest)
+}
+
+/// Its reader had to wait for the disk that the dump waited for.
+#[test]
+fn rings_are_free_while_a_dump_of_them_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut tracing, guest) = started(false);
+    let place = tracing.rings_of(DEFAULT_SESSION).unwrap();
+    assert!(guest.call(&place, 0, FunctionId(0), 1 << 39).unwrap());
+    RESTS.take();
+    let copy = folder.path().join("copy");
+    let wanted = WantedDump::whole(&copy, true);
+    let dumped = tracing.dump(&guest, DEFAULT_SESSION, &wanted).unwrap();
+    assert_eq!(dumped.records, 1);
+    let [rests, free] = RESTS.get();
+    assert!(rests > 0 && free == rests, "{free} of {rests}");
+}
+
+#[test]
+fn a_session_that_nobody_has_read_is_named() {
+    let wanted = BTreeSet::from(["nobody", DEFAULT_SESSION]);
+    let (tracing, _guest) = started(false);
+    assert_eq!(OneSession::read_now(&tracing, &wanted), BTreeSet::new());
+    let (tracing, _guest) = started(true);
+    let unread = BTreeSet::from([DEFAULT_SESSION.to_owned()]);
+    assert_eq!(OneSession::read_now(&tracing, &wanted), unread);
+    assert_eq!(
+        OneSession::read_now(&tracing, &BTreeSet::from(["nobody"])),
+        BTreeSet::new()
+    );
+}
