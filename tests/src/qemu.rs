@@ -88,7 +88,7 @@ impl Qemu {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .expect("qemu-system-x86_64 (images/packages box)");
+            .expect("setpriv, of util-linux");
         let Some(said) = wait(&mut child) else {
             let _ = child.kill();
             let _ = child.wait();
@@ -96,7 +96,10 @@ impl Qemu {
         };
         let Some(mut monitor) = Monitor::connect(&folder.path().join("monitor")) else {
             let _ = child.kill();
-            panic!("{} has not started: {said}", kernel.display());
+            panic!(
+                "{} has not started, or there is no qemu-system-x86_64 (images/packages box): {said}",
+                kernel.display()
+            );
         };
         let ram = QemuMemory {
             file: File::open(&ram).expect("the file with the guest's memory"),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
+use serde_json::{Value, json};
 use tests::exact::{EVERYTHING, gated, untraced, without_gate};
 use tests::{Client, Ended, Guest, Random, Running, guest, scaled, vmm_says};
 

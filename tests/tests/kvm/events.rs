@@ -161,7 +161,7 @@ fn callbacks_that_are_switched_together_where_words_are_exchanged_are_called_tog
 }
 
 fn switched_together(method: &'static str) {
-    let iterations = if in_the_box() { 5_000 } else { 800_000 };
+    let iterations = if in_the_box() { 5_000 } else { 2_000_000 };
     lives_to_see(iterations, |iterations| {
         are_switched_together(method, iterations)
     });

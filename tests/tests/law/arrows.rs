@@ -92,6 +92,7 @@ const HOUSES: [House; 8] = [
             "all_memory",
             "memory",
             "scatter",
+            "kernel_text",
             "translated",
             "running",
             "memslots",

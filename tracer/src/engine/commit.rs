@@ -24,9 +24,7 @@ use crate::target::{
 };
 use crate::text::atomic::Shared;
 use crate::text::edit::{Edit, Lead};
-use crate::text::poke::{
-    Poke, PokeError, TransactionError, expect, symbol, while_it_patches,
-};
+use crate::text::poke::{Poke, PokeError, TransactionError, expect, symbol, while_it_patches};
 use crate::text::sites::Sites;
 use crate::text::word;
 
@@ -85,6 +83,15 @@ impl Commit<'_> {
         if let Some(foothold) = &mut self.foothold {
             self.sites.settle(&mut foothold.journal, memory);
         }
+    }
+
+    /// Takes the kill switch back, after somebody has looked into it. Says of how many functions the guest has given our jumps back by
+    /// itself.
+    pub fn thaw(&mut self, target: &mut (impl StoppedTarget + ?Sized)) -> u64 {
+        self.sites.thaw();
+        let given_back = self.sites.take_given_back(target);
+        self.settle(target);
+        given_back
     }
 
     /// Brings the guest's text to what `plan` says, all of it or nothing. It has been noted.

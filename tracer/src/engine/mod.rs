@@ -161,15 +161,6 @@ impl Engine {
         &mut self.sites
     }
 
-    /// Takes the kill switch back, after somebody has looked into it. Says of how many functions the guest has given our jumps back by
-    /// itself.
-    pub fn thaw(&mut self, target: &mut (impl StoppedTarget + ?Sized)) -> u64 {
-        self.sites.thaw();
-        let given_back = self.sites.take_given_back(target);
-        self.commit().settle(target);
-        given_back
-    }
-
     /// Makes every site one nop, unless the guest does that itself. Only for a guest of which no vCPU has
     /// run yet: a saved instruction pointer could lie between the nops of a site.
     ///

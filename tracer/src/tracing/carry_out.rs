@@ -379,7 +379,7 @@ impl Patching {
             self.is_in_place = is_where_loaded(guest, &*stopped, engine);
             let applied = engine.commit().apply(stopped, plan);
             let time = (self.clock.now)().saturating_sub(since);
-            let moves_places = |step: &Step| matches!(step.what, What::Place { .. });
+            let moves_places = |step: &PlanStep| matches!(step.what, What::Place { .. });
             if applied.is_ok() && plan.steps.iter().any(moves_places) {
                 guest.set_detours(engine.detours());
             }

@@ -369,7 +369,7 @@ impl Tracing {
         if engine.sites().frozen().is_none() {
             return Ok(Thawed::default());
         }
-        let given_back = Stops::default().during(guest, |stopped| engine.thaw(stopped))?;
+        let given_back = Stops::default().during(guest, |stopped| engine.commit().thaw(stopped))?;
         Ok(Thawed {
             changed: true,
             given_back,

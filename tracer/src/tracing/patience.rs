@@ -97,7 +97,11 @@ mod tests {
             let mut tries = 0;
             let done = patience.once_it_has_patched(|| {
                 tries += 1;
-                if tries < until { Err(patching()) } else { Ok(()) }
+                if tries < until {
+                    Err(patching())
+                } else {
+                    Ok(())
+                }
             });
             (tries, done.is_ok())
         };

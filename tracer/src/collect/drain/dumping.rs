@@ -44,7 +44,10 @@ impl Dump {
     ///
     /// # Errors
     /// [`ExportError`] when not all could be written.
-    pub fn write(self, mut meanwhile: impl FnMut()) -> Result<(Dumped, Option<LostWhenHeld>), ExportError> {
+    pub fn write(
+        self,
+        mut meanwhile: impl FnMut(),
+    ) -> Result<(Dumped, Option<LostWhenHeld>), ExportError> {
         let Self {
             mut copied,
             mut output,

@@ -483,7 +483,7 @@ fn what_the_guest_has_given_back_is_its_own_once_somebody_has_looked() {
         let frozen = change(&mut engine, &mut target, session, []).unwrap_err();
         assert!(matches!(frozen, ApplyError::Frozen(_)), "{frozen}");
         // With a call there it is not given back yet.
-        let given_back = engine.thaw(&mut target);
+        let given_back = engine.commit().thaw(&mut target);
         assert_eq!(given_back, u64::from(theirs == NOP5));
     }
     assert_eq!(engine.sites().patched(), 1);

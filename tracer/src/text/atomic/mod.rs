@@ -14,9 +14,7 @@ use terms::addr::Gva;
 use terms::site::SiteBytes;
 
 use crate::target::AtomicTarget;
-use crate::text::poke::{
-    Poke, PokeError, TransactionError, expect, symbol, while_it_patches,
-};
+use crate::text::poke::{Poke, PokeError, TransactionError, expect, symbol, while_it_patches};
 
 /// What is exchanged at once.
 const WORD: usize = 8;

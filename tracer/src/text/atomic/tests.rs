@@ -252,7 +252,9 @@ fn a_site_that_was_the_guests_when_it_was_looked_at_is_left_even_if_it_is_given_
     let (image, mut busy, pokes) = guest(2, |machine: &mut MockTarget, _| {
         machine.write(Gva(TEXT + 16), &NOP5).unwrap();
     });
-    busy.machine.write(pokes[1].at, &[0xe8, 1, 0, 0, 0]).unwrap();
+    busy.machine
+        .write(pokes[1].at, &[0xe8, 1, 0, 0, 0])
+        .unwrap();
     let left = super::apply(&mut busy, &image, &pokes, |_| BEFORE, |_| Some(false)).unwrap();
     assert_eq!(left.into_keys().collect::<Vec<_>>(), [1]);
     assert_eq!(sites(&busy, &pokes), [JUMP.as_slice(), &NOP5]);
