@@ -20,7 +20,7 @@ use terms::function::Function;
 use terms::function::FunctionId;
 use terms::nearest::{did_you_mean, nearest};
 use terms::quantity::counted;
-use trace::glob::GlobError;
+use trace::glob::{GlobError, check_count};
 
 use self::ordered::{Decision, Ordered};
 
@@ -28,22 +28,12 @@ use crate::guest_kind;
 
 /// How many near misses an error names.
 const NEAR_MISSES: usize = 3;
-/// The most globs on one side of a filter: each is compared with every function, and one request is not to keep the
-/// others waiting for longer than a moment.
-const GLOBS_MAX: usize = 512;
-
 /// Why a filter was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
     /// Not a glob that can be compared.
     #[error(transparent)]
     Glob(#[from] GlobError),
-    /// More than are compared.
-    #[error("{count} globs: at most {GLOBS_MAX} are compared; a '*' in one can stand for several")]
-    ManyGlobs {
-        /// How many there would be.
-        count: usize,
-    },
     /// No function has such a name.
     #[error("no function matches '{glob}'{}{}{}", expression(.glob), near(.near_misses), waiting(*.may_come, .glob))]
     NoMatch {
@@ -330,13 +320,6 @@ impl Filter {
             Side::Notrace => &mut self.notrace,
         }
     }
-}
-
-fn check_count(count: usize) -> Result<(), FilterError> {
-    if count > GLOBS_MAX {
-        return Err(FilterError::ManyGlobs { count });
-    }
-    Ok(())
 }
 
 /// Whether the image has a function that is meant.

@@ -34,6 +34,27 @@ pub enum GlobError {
         /// How it begins.
         start: String,
     },
+    /// More than are compared.
+    #[error("{count} globs: at most {GLOBS_MAX} are compared; a '*' in one can stand for several")]
+    Many {
+        /// How many there would be.
+        count: usize,
+    },
+}
+
+/// The most globs on one side of a filter, or of a graph's rules: each is compared with every function, and one request is not to keep the
+/// others waiting for longer than a moment.
+const GLOBS_MAX: usize = 512;
+
+/// Whether so many globs are compared.
+///
+/// # Errors
+/// [`GlobError::Many`].
+pub fn check_count(count: usize) -> Result<(), GlobError> {
+    match count > GLOBS_MAX {
+        true => Err(GlobError::Many { count }),
+        false => Ok(()),
+    }
 }
 
 /// What means anything but itself in a glob.

@@ -26,7 +26,7 @@ const REST: Duration = Duration::from_micros(500);
 /// For so long threads are waited for that are to be let go and do not stand yet, all of them together, before they are left for
 /// later: what they were held with has gone on by then, but other guests of whoever waits may stand.
 const LET_GO: Duration = Duration::from_millis(50);
-/// A thread that has not been seen to stop for so long is asked whether it has ended: a pause takes less.
+/// A thread that is not seen to stop is asked so often whether it has ended. A pause takes less.
 const UNSEEN: Duration = Duration::from_millis(5);
 /// Between two looks at threads that have still to be let go.
 pub const LOOK: Duration = Duration::from_millis(20);
@@ -214,10 +214,13 @@ impl HeldThread {
         let thread = self.number();
         let stop = self.seen()?;
         // Whoever waited for it would wait for others of its process, which may wait for us.
-        if stop.is_none() && self.since.elapsed() >= UNSEEN && is_over(thread) {
-            self.has_ended = true;
-            *self.standing.get_mut() = None;
-            return Err(ForeignError::Ended { thread });
+        if stop.is_none() && self.since.elapsed() >= UNSEEN {
+            self.since = Instant::now();
+            if is_over(thread) {
+                self.has_ended = true;
+                *self.standing.get_mut() = None;
+                return Err(ForeignError::Ended { thread });
+            }
         }
         Ok(stop)
     }
@@ -243,7 +246,7 @@ impl HeldThread {
     fn has_been_let_go(&mut self) -> bool {
         let stop = match self.at.get() {
             Some(stop) => Ok(Some(stop)),
-            None => self.seen(),
+            None => self.poll(),
         };
         let (signal, is_seen) = match stop {
             Ok(None) => return false,

@@ -220,26 +220,35 @@ impl Process {
     fn is_of_the_kernel(&self, thread: i32) -> bool {
         /// `PF_USER_WORKER`, and `PF_IO_WORKER` of kernels that have no other word for it.
         const OF_THE_KERNEL: u64 = 0x4000 | 0x10;
-        self.flags(thread)
-            .is_some_and(|flags| flags & OF_THE_KERNEL != 0)
+        let flags = self.flags(thread).ok().flatten();
+        flags.is_some_and(|flags| flags & OF_THE_KERNEL != 0)
     }
 
     /// Whether a thread executes nothing of its program any more (`PF_EXITING`).
     fn has_ended(&self, thread: i32) -> bool {
         const ENDS: u64 = 0x4;
-        self.flags(thread).is_none_or(|flags| flags & ENDS != 0)
+        match self.flags(thread) {
+            Ok(flags) => flags.is_some_and(|flags| flags & ENDS != 0),
+            Err(error) => is_gone(&error),
+        }
     }
 
-    /// What the kernel says of a thread (`PF_...`); none when there is no such thread.
-    fn flags(&self, thread: i32) -> Option<u64> {
-        let stat = fs::read_to_string(self.path(&format!("task/{thread}/stat"))).ok()?;
-        after_name(&stat)?.split(' ').nth(6)?.parse().ok()
+    /// What the kernel says of a thread (`PF_...`).
+    fn flags(&self, thread: i32) -> io::Result<Option<u64>> {
+        let stat = self.of_thread(thread, "stat")?;
+        let flags = after_name(&stat).and_then(|rest| rest.split(' ').nth(6)?.parse().ok());
+        Ok(flags)
+    }
+
+    /// A file of a thread. Its name is in some of them, and can be any bytes.
+    fn of_thread(&self, thread: i32, what: &str) -> io::Result<String> {
+        text(self.path(&format!("task/{thread}/{what}")))
     }
 
     /// The system call that a thread is in: its number and first two arguments. None while it runs.
     #[must_use]
     pub fn system_call(&self, thread: i32) -> Option<[u64; 3]> {
-        let text = fs::read_to_string(self.path(&format!("task/{thread}/syscall"))).ok()?;
+        let text = self.of_thread(thread, "syscall").ok()?;
         let mut words = text.split_ascii_whitespace();
         let number = words.next()?.parse().ok()?;
         let mut argument = || {
@@ -309,8 +318,7 @@ impl Process {
     /// Whether a thread has been told to end.
     fn is_killed(&self, thread: i32) -> bool {
         const KILL: u64 = 1 << (libc::SIGKILL - 1);
-        let status = fs::read_to_string(self.path(&format!("task/{thread}/status")));
-        match status {
+        match self.of_thread(thread, "status") {
             Ok(status) => pending(&status).any(|signals| signals & KILL != 0),
             Err(error) => is_gone(&error),
         }
@@ -322,11 +330,13 @@ impl Process {
         state(self.pid).is_ok_and(|state| state == Some('T'))
     }
 
-    /// Whether a filter decides which system calls a thread may make.
+    /// Whether a filter decides which system calls a thread may make, or may do so: what cannot be asked has one.
     #[must_use]
     pub fn is_filtered(&self, thread: i32) -> bool {
-        let status = fs::read_to_string(self.path(&format!("task/{thread}/status")));
-        let status = status.unwrap_or_default();
+        let status = match self.of_thread(thread, "status") {
+            Ok(status) => status,
+            Err(error) => return !is_gone(&error),
+        };
         let mode = status
             .lines()
             .find_map(|line| line.strip_prefix("Seccomp:"));
@@ -397,8 +407,14 @@ pub(super) fn is_uninterruptible(thread: i32) -> bool {
 
 /// What a thread does, by its letter in `stat`.
 fn state(thread: i32) -> io::Result<Option<char>> {
-    let stat = fs::read_to_string(format!("/proc/{thread}/stat"))?;
+    // Beside its process' own the whole of that is not added up.
+    let stat = text(format!("/proc/{thread}/task/{thread}/stat").into())?;
     Ok(after_name(&stat).and_then(|rest| rest.chars().next()))
+}
+
+/// What a file has; bytes that are no text are shown as such.
+fn text(path: PathBuf) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
 }
 
 /// Whether what is said of a file of a thread is that there is no such thread.
@@ -565,6 +581,25 @@ mod tests {
         assert_eq!(kept(&process.table()), 1);
         assert_eq!(process.vcpu_descriptors_of(i32::MAX).unwrap(), []);
         other.kill().unwrap();
+        other.wait().unwrap();
+    }
+
+    /// The kernel cuts names after 15 bytes, letters or not. Such a thread was once taken for one that has ended: nobody held it.
+    #[test]
+    fn a_thread_whose_name_is_no_text_is_there() {
+        const SCRIPT: &str = "import sys\nopen('/proc/self/comm', 'wb').write(b'\\xd0) R')\n\
+            print('named', flush=True)\nsys.stdin.readline()";
+        let mut other = Command::new("python3");
+        let other = other.args(["-c", SCRIPT]).stdin(Stdio::piped());
+        let mut other = other.stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(other.stdout.take().unwrap());
+        said.read_line(&mut String::new()).unwrap();
+        let pid = other.id().cast_signed();
+        let process = Process::open(pid).unwrap();
+        assert_eq!(process.threads().unwrap(), [pid]);
+        assert!(!process.is_ending() && !is_over(pid));
+        assert!(process.system_call(pid).is_some());
+        drop(other.stdin.take());
         other.wait().unwrap();
     }
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use terms::quantity::{self, BadQuantity};
 
-use crate::glob::{GlobError, Pattern};
+use crate::glob::{GlobError, Pattern, check_count};
 
 /// What is asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,7 +25,7 @@ impl Rules {
     /// Rules with these globs.
     ///
     /// # Errors
-    /// [`GlobError::Bad`].
+    /// A [`GlobError`].
     pub fn new(
         max_depth: Option<NonZeroU32>,
         roots: &[String],
@@ -33,6 +33,7 @@ impl Rules {
         threshold: Option<Threshold>,
     ) -> Result<Self, GlobError> {
         let patterns = |globs: &[String]| {
+            check_count(globs.len())?;
             let patterns = globs.iter().map(|glob| Pattern::new(glob));
             patterns.collect::<Result<Vec<_>, _>>()
         };

@@ -15,6 +15,7 @@ use crate::doubt::TimeNote;
 use crate::event::Moment;
 use crate::export::events::VCPUS_MAX;
 use crate::export::uftrace::Metadata;
+use crate::glob::GlobError;
 use crate::graph::Death;
 use crate::graph::rules::{Rules, Threshold};
 use crate::stream::StreamOptions;
@@ -24,10 +25,6 @@ pub(super) const UNSAID: Malformed = Malformed("it does not say how it was recor
 /// It says too much.
 pub(super) const TOO_MUCH: Malformed =
     Malformed("it says more of how it was recorded than a session has");
-
-/// Globs of a session, at most: each is compared with every function. A tracer takes 512 of those that are wanted, and of those that
-/// are not.
-const GLOBS_MAX: usize = 1024;
 
 /// How the trace was recorded.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -69,11 +66,11 @@ impl BeginNote {
         if self.rings > VCPUS_MAX {
             return Err(Malformed("it says more vCPUs than a session can have"));
         }
-        if self.roots.len().saturating_add(self.notrace.len()) > GLOBS_MAX {
-            return Err(Malformed("it says more globs than a session can have"));
-        }
         let rules = Rules::new(self.max_depth, &self.roots, &self.notrace, self.threshold);
-        let rules = rules.map_err(|_| UNSAID)?;
+        let rules = rules.map_err(|error| match error {
+            GlobError::Many { .. } => Malformed("it says more globs than a session can have"),
+            GlobError::Bad { .. } | GlobError::Long { .. } => UNSAID,
+        })?;
         Ok(StreamOptions {
             rings: self.rings,
             stack_bytes: self.stack_bytes,
@@ -308,9 +305,10 @@ mod tests {
             notrace: vec!["g*".to_owned(); notrace],
             ..BeginNote::default()
         };
-        begin(VCPUS_MAX, GLOBS_MAX, 0).options().unwrap();
+        // What a session takes its trace is read with.
+        begin(VCPUS_MAX, 512, 512).options().unwrap();
         let refused = |note: BeginNote| note.options().unwrap_err().0;
-        for (roots, notrace) in [(GLOBS_MAX + 1, 0), (0, GLOBS_MAX + 1), (GLOBS_MAX, 1)] {
+        for (roots, notrace) in [(513, 0), (0, 513)] {
             assert!(refused(begin(1, roots, notrace)).contains("more globs"));
         }
         assert!(refused(begin(VCPUS_MAX + 1, 0, 0)).contains("more vCPUs"));
