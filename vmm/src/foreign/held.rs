@@ -246,10 +246,16 @@ impl HeldThread {
     fn has_been_let_go(&mut self) -> bool {
         let stop = match self.at.get() {
             Some(stop) => Ok(Some(stop)),
-            None => self.poll(),
+            None => self.seen(),
         };
         let (signal, is_seen) = match stop {
-            Ok(None) => return false,
+            Ok(None) => {
+                // Nothing of one that has ended stands; of its end who holds it is told later.
+                if is_over(self.number()) {
+                    *self.standing.get_mut() = None;
+                }
+                return false;
+            }
             Ok(Some(stop)) => (stop.signal(), true),
             Err(ForeignError::Ended { .. }) => return true,
             // What cannot be waited for may be let go all the same.
