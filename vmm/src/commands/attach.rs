@@ -214,6 +214,8 @@ fn find(
     }
     let host = options.host_events.then(KernelEvents::new).transpose();
     let host = host.map_err(Failure::bad_input)?;
+    // While nobody holds it: who has just been let go is not seen to be stopped yet.
+    let is_stopped = Process::open(pid)?.is_stopped();
     restore(pid)?;
     set_last_words(Some(last_words(pid)));
     let mut guest = Foreign::attach(pid)?;
@@ -224,7 +226,7 @@ fn find(
         counted(u64::from(Guest::vcpus(&guest)), "vCPU"),
         guest.ram_bytes() / MIB
     );
-    if guest.process().is_stopped() {
+    if is_stopped {
         log::warn!(
             "process {pid} is stopped (SIGSTOP): nothing of its guest is executed until it continues (SIGCONT)"
         );
