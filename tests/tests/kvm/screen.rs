@@ -40,8 +40,9 @@ impl Screen {
             .arg(self.folder.path().join("tmux"))
             .args(arguments)
             .env("TERM", "xterm")
-            // It has commands run by this: not every user's shell knows `$?`, or runs any.
-            .env("SHELL", "/bin/sh")
+            // It has commands run by this: not every user's shell knows `$?`, or runs any, and some end with Ctrl-C although what they
+            // have begun does not.
+            .env("SHELL", "/bin/bash")
             .env_remove("TMUX")
             .output()
             .expect("tmux is installed");
