@@ -299,6 +299,8 @@ pub struct VcpuRegisters {
     pub rip: u64,
     /// Stack pointer.
     pub rsp: u64,
+    /// Frame pointer, or whatever a function without one keeps in its register.
+    pub rbp: u64,
     /// The first argument of a function that is about to run (System V ABI).
     pub rdi: u64,
     /// Current privilege level, 0..=3.

@@ -58,6 +58,7 @@ impl From<&FullRegisters> for VcpuRegisters {
             online: full.is_online(),
             rip: full.general.rip,
             rsp: full.general.rsp,
+            rbp: full.general.rbp,
             rdi: full.general.rdi,
             // The stack segment's DPL is the CPL, by architecture.
             cpl: full.system.ss.dpl & 3,
@@ -140,6 +141,7 @@ mod tests {
         };
         full.general.rip = 1;
         full.general.rsp = 2;
+        full.general.rbp = 11;
         full.general.rdi = 10;
         full.system.ss.dpl = 3;
         full.system.cr3 = 4;
@@ -150,6 +152,7 @@ mod tests {
             online: false,
             rip: 1,
             rsp: 2,
+            rbp: 11,
             rdi: 10,
             cpl: 3,
             cr0: 8,

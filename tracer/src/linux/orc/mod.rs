@@ -15,6 +15,7 @@ use image::symbol::SymbolTable;
 use terms::addr::Gva;
 
 use of_modules::OfModule;
+pub(in crate::linux) use walk::Unwinding;
 
 use super::kernel_view::{KernelTables, KernelView};
 use crate::module::Module;

@@ -27,6 +27,15 @@ const REGISTERS_ADDRESS: u64 = 128;
 const INTERRUPT_SEGMENT: u64 = 8;
 const INTERRUPT_STACK: u64 = 24;
 
+/// How a thread goes on where its stack begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::linux) enum Unwinding {
+    /// It executes what is there.
+    Executes,
+    /// It returns there from a call.
+    Returns,
+}
+
 /// A function that has not returned, as far as a walk needs to know.
 #[derive(Debug, Clone, Copy)]
 struct State {
@@ -61,15 +70,16 @@ impl Unwind for Orc {
 }
 
 impl Orc {
-    /// The words by which a thread goes on that returns to where a copied stack begins, and where they lead, up to its outermost
+    /// The words by which a thread goes on that is where a copied stack begins, and where they lead, up to its outermost
     /// caller; none if that is not known. Calls return to what `own` makes of what lies there; who was interrupted goes on where
     /// it says.
     pub(in crate::linux) fn returns(
         &self,
         stack: &CopiedStack,
+        unwinding: Unwinding,
         own: &OwnReturn<'_>,
     ) -> Option<Vec<(Gva, Gva)>> {
-        let (frames, is_whole) = self.frames(stack, own, false);
+        let (frames, is_whole) = self.frames(stack, own, unwinding == Unwinding::Executes);
         let slots = frames.into_iter();
         let slots = slots.filter_map(|frame| Some((Gva(frame.slot?), frame.at)));
         is_whole.then(|| slots.collect())

@@ -9,7 +9,7 @@ use terms::region::{Region, joined};
 use super::{Processors, Stacks};
 use crate::introspection::Untold;
 use crate::linux::kernel_view::KernelView;
-use crate::linux::orc::Orc;
+use crate::linux::orc::{Orc, Unwinding};
 use crate::linux::task::{TaskLayout, tasks};
 use crate::module::Module;
 use crate::paging::elsewhere::writable_outside;
@@ -55,6 +55,14 @@ impl Task {
     }
 }
 
+/// Where a vCPU executes this kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Executing {
+    pointer: Gva,
+    at: Gva,
+    frame: u64,
+}
+
 /// What was found.
 pub(in crate::linux) struct Look<'a> {
     layout: &'a Stacks,
@@ -64,8 +72,8 @@ pub(in crate::linux) struct Look<'a> {
     tasks: Vec<Task>,
     /// Whether these are all that are in the list.
     is_whole: bool,
-    /// The stack pointers of vCPUs that execute this kernel.
-    pointers: Vec<Gva>,
+    /// The vCPUs that execute this kernel on stacks of its.
+    executing: Vec<Executing>,
     /// How many execute in its ring 3.
     users: usize,
     /// Every processor of the kernel's is one or the other, and those pointers are all of stacks of `tasks`; or why not.
@@ -101,7 +109,12 @@ impl<'a> Look<'a> {
         let has_its_own =
             |vcpu: &VcpuRegisters| vcpu.rip.wrapping_sub(layout.entry.0) >= ENTRY_BYTES;
         let believed = in_kernel().filter(|(_, vcpu)| has_its_own(vcpu));
-        let pointers: Vec<Gva> = believed.map(|(_, vcpu)| Gva(vcpu.rsp)).collect();
+        let executing = believed.map(|(_, vcpu)| Executing {
+            pointer: Gva(vcpu.rsp),
+            at: Gva(vcpu.rip),
+            frame: vcpu.rbp,
+        });
+        let executing = executing.collect();
         let is_on_none = |(_, vcpu): &&(usize, &VcpuRegisters)| {
             !has_its_own(vcpu) || !all.iter().any(|task| task.has(Gva(vcpu.rsp)))
         };
@@ -122,7 +135,7 @@ impl<'a> Look<'a> {
             quiet: elsewhere.or(on_none).map_or(Ok(()), Err),
             view,
             tasks: all,
-            pointers,
+            executing,
         }
     }
 
@@ -133,7 +146,7 @@ impl<'a> Look<'a> {
         let mut executing = BTreeSet::new();
         for task in &self.tasks {
             match self.state(*task) {
-                State::Runs(pointer) | State::Waits(pointer) => {
+                State::Runs(Executing { pointer, .. }) | State::Waits(pointer) => {
                     self.add(task.stack, pointer, &mut parts);
                 }
                 State::Executes => drop(executing.insert(task.stack)),
@@ -154,9 +167,10 @@ impl<'a> Look<'a> {
         parts
     }
 
-    /// What lies on the stacks of tasks that wait beside the words by which they return, sorted and without overlap: a frame keeps room
-    /// for what it does not write in the end (`do_sys_poll` for hundreds of bytes), and there stays what was there before. Of stacks
-    /// on which some of `places` lie, and that lead through the kernel's text and that of `modules` only, as `by` walks them.
+    /// What lies on the stacks of tasks beside the words by which they return, sorted and without overlap: a frame keeps room
+    /// for what it does not write in the end (`do_sys_poll` for hundreds of bytes; that in which a processor was started, under its
+    /// idle task, for good), and there stays what was there before. Of stacks on which some of `places` lie, and that lead through
+    /// the kernel's text and that of `modules` only, as `by` walks them.
     pub fn beside_returns(
         &self,
         by: (&Orc, &OwnReturn<'_>),
@@ -170,8 +184,12 @@ impl<'a> Look<'a> {
         places.sort_unstable();
         let mut parts = Vec::new();
         for task in self.tasks.iter().filter(|task| !self.keeps(**task)) {
-            let State::Waits(pointer) = self.state(*task) else {
-                continue;
+            let (pointer, executing) = match self.state(*task) {
+                State::Waits(pointer) => (pointer, None),
+                State::Runs(executing) if self.is_alone(*task) => {
+                    (executing.pointer, Some(executing))
+                }
+                _ => continue,
             };
             let end = task.stack.wrapping_add(STACK_MIN);
             let mut all = Vec::new();
@@ -181,7 +199,10 @@ impl<'a> Look<'a> {
                 places.get(first).is_some_and(|at| part.holds(*at, 8))
             };
             if all.iter().any(is_on)
-                && let Some(slots) = self.slots(pointer, end, by, &text)
+                && let Some(slots) = match executing {
+                    None => self.slots(pointer, end, by, &text),
+                    Some(executing) => self.slots_of(executing, end, by, &text),
+                }
             {
                 let mut start = pointer;
                 for slot in slots {
@@ -199,31 +220,53 @@ impl<'a> Look<'a> {
         &self,
         pointer: Gva,
         end: Gva,
-        (orc, own): (&Orc, &OwnReturn<'_>),
+        by: (&Orc, &OwnReturn<'_>),
         text: &[TextRange],
     ) -> Option<Vec<Gva>> {
+        let mut stack = self.copied(pointer, end)?;
+        let to = pointer.wrapping_add(SWITCHED_TO);
+        stack.at = Gva(stack.word(to.0)?);
+        stack.frame = stack.word(pointer.0.wrapping_add(SWITCHED_FRAME))?;
+        let above = usize::try_from(SWITCHED_TO + 8).ok()?;
+        stack.bytes = stack.bytes.split_off(above);
+        stack.pointer = to.wrapping_add(8);
+        let mut slots = ascending(&stack, Unwinding::Returns, by, text)?;
+        slots.insert(0, to);
+        Some(slots)
+    }
+
+    /// The same of one that a vCPU executes.
+    fn slots_of(
+        &self,
+        executing: Executing,
+        end: Gva,
+        by: (&Orc, &OwnReturn<'_>),
+        text: &[TextRange],
+    ) -> Option<Vec<Gva>> {
+        let mut stack = self.copied(executing.pointer, end)?;
+        stack.at = executing.at;
+        stack.frame = executing.frame;
+        ascending(&stack, Unwinding::Executes, by, text)
+    }
+
+    /// What lies on a stack from `pointer` on.
+    fn copied(&self, pointer: Gva, end: Gva) -> Option<CopiedStack> {
         // What ends where addresses do is no stack.
         let length = end.0.checked_sub(pointer.0)?;
         let mut bytes = vec![0; usize::try_from(length).ok()?];
         self.view.read(pointer, &mut bytes).ok()?;
-        let mut stack = CopiedStack {
+        Some(CopiedStack {
             at: Gva(0),
             pointer,
             frame: 0,
             bytes,
-        };
-        let to = pointer.wrapping_add(SWITCHED_TO);
-        stack.at = Gva(stack.word(to.0)?);
-        stack.frame = stack.word(pointer.0.wrapping_add(SWITCHED_FRAME))?;
-        let mut returns = vec![(to, stack.at)];
-        let above = usize::try_from(SWITCHED_TO + 8).ok()?;
-        stack.bytes = stack.bytes.split_off(above);
-        stack.pointer = to.wrapping_add(8);
-        returns.extend(orc.returns(&stack, own)?);
-        let leads = |to: Gva| text.iter().any(|range| range.holds(to, 1));
-        let mut slots: Vec<Gva> = returns.iter().map(|(slot, _)| *slot).collect();
-        slots.sort_unstable();
-        returns.iter().all(|(_, to)| leads(*to)).then_some(slots)
+        })
+    }
+
+    /// Whether no more than one vCPU is on the stack of a task.
+    fn is_alone(&self, task: Task) -> bool {
+        let on_it = self.executing.iter().filter(|one| task.has(one.pointer));
+        on_it.count() == 1
     }
 
     /// Where stacks can be: what the kernel can write outside of the direct map and its image, and those of `tasks`. If no stack
@@ -289,18 +332,18 @@ impl<'a> Look<'a> {
 
     /// Its own word says whether it executes: a pointer to its stack may be another task's mistake, or malice.
     fn state(&self, task: Task) -> State {
-        let pointers = self.pointers.iter().filter(|pointer| task.has(**pointer));
-        let pointer = pointers.min().copied();
+        let on_it = self.executing.iter().filter(|one| task.has(one.pointer));
+        let executing = on_it.min().copied();
         let mut on_cpu = [0; 4];
         let layout = self.layout;
         let read = self
             .view
             .read(task.at.wrapping_add(layout.on_cpu), &mut on_cpu);
-        let executes = on_cpu != [0; 4];
+        let has_processor = on_cpu != [0; 4];
         let own = self.view.read_address(task.at.wrapping_add(layout.pointer));
-        match (read, pointer, own) {
-            (Ok(()), Some(pointer), _) if executes => State::Runs(pointer),
-            (Ok(()), None, _) if executes => State::Executes,
+        match (read, executing, own) {
+            (Ok(()), Some(executing), _) if has_processor => State::Runs(executing),
+            (Ok(()), None, _) if has_processor => State::Executes,
             (Ok(()), None, Ok(own)) if task.has(own) => State::Waits(own),
             _ => State::Unknown,
         }
@@ -324,14 +367,29 @@ impl<'a> Look<'a> {
 
 /// Where a task is.
 enum State {
-    /// A vCPU is on its stack: below this address of it nothing is in use.
-    Runs(Gva),
+    /// A vCPU is on its stack: below its pointer nothing is in use.
+    Runs(Executing),
     /// It has given up its processor, and so has said from which address of its stack on it is in use.
     Waits(Gva),
     /// It has a processor, and no vCPU is on its stack.
     Executes,
     /// Its memory does not say.
     Unknown,
+}
+
+/// The words by which a thread returns whose stack was copied, ascending, if it is whole and leads through `text` alone.
+fn ascending(
+    stack: &CopiedStack,
+    unwinding: Unwinding,
+    (orc, own): (&Orc, &OwnReturn<'_>),
+    text: &[TextRange],
+) -> Option<Vec<Gva>> {
+    let leads = |to: Gva| text.iter().any(|range| range.holds(to, 1));
+    let returns = orc.returns(stack, unwinding, own)?;
+    let leads_on = leads(stack.at) && returns.iter().all(|(_, to)| leads(*to));
+    let mut slots: Vec<Gva> = returns.into_iter().map(|(slot, _)| slot).collect();
+    slots.sort_unstable();
+    leads_on.then_some(slots)
 }
 
 /// Whether a vCPU has not been started, or not again: it is as it was reset, in real mode at the reset vector (Intel SDM vol. 3,

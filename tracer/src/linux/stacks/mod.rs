@@ -10,8 +10,8 @@
 //!   can write in the direct map of all memory only, or not at all. In its image it has the first task's. That holds as long as nobody takes return addresses off stacks to keep them elsewhere, which
 //!   kretprobes and the kernel's own function graph do: there it is not used.
 //!
-//! Where that leaves something, stacks of tasks that wait are walked by the kernel's own tables ([`crate::linux::orc`]): what lies beside
-//! return addresses nobody returns by either. One whose walk does not come to an end, through the kernel's text and that of its modules
+//! Where that leaves something, stacks of tasks that wait, and of those that vCPUs execute, are walked by the kernel's own tables
+//! ([`crate::linux::orc`]): what lies beside return addresses nobody returns by either. One whose walk does not come to an end, through the kernel's text and that of its modules
 //! alone, counts as in use as it is.
 //!
 //! A stack of a task that is in no list (one that ends) counts as in use. What cannot be read, or is not as it is in Linux 5.10 to

@@ -33,6 +33,10 @@ const FRAME_WORD: u64 = 8;
 /// More than a stub and the routines that it calls keep on a stack.
 const KEPT: u64 = 256;
 
+/// Bits of RFLAGS that a processor never has otherwise: 1 is set, 3, 5, 15 and all from 22 on are clear (Intel SDM vol. 1, 3.4.3).
+const FLAGS_FIXED: u64 = 0xffff_ffff_ffc0_802a;
+const FLAGS_SET: u64 = 2;
+
 /// From the beginning of an interrupt's frame to its end, and from there to the stack pointer that it has kept.
 const FRAME: u64 = 40;
 const SKIPPED: u64 = 128;
@@ -298,7 +302,8 @@ const fn is_just_above((place, rsp): &(Gva, u64)) -> bool {
     rsp.wrapping_sub(place.0.wrapping_add(FRAME)) < SKIPPED
 }
 
-/// The frames among `words`, which lie at `start`, that say that a thread goes on in a stub, and its stack pointer there.
+/// The frames among `words`, which lie at `start`, that say that a thread goes on in a stub, and its stack pointer there: a hooked
+/// call returns to one, too, and what its caller keeps above that may look like a selector.
 fn frames(
     start: Gva,
     words: &[u64],
@@ -306,9 +311,11 @@ fn frames(
 ) -> impl Iterator<Item = (Gva, u64)> {
     let frames = (0u64..).zip(words.windows(4));
     frames.filter_map(move |(index, frame)| match *frame {
-        [rip, cs, _, rsp] => {
+        [rip, cs, flags, rsp] => {
             let is_selector = cs & 0xffff != 0 && cs & 7 == 0;
-            (is_stub(rip) && is_selector).then_some((start.wrapping_add(8 * index), rsp))
+            let are_flags = flags & FLAGS_FIXED == FLAGS_SET;
+            let is_frame = is_stub(rip) && is_selector && are_flags;
+            is_frame.then_some((start.wrapping_add(8 * index), rsp))
         }
         _ => None,
     })
@@ -513,7 +520,7 @@ mod tests {
     #[test]
     fn who_was_interrupted_in_a_stub_by_what_has_a_stack_of_its_own_stays_there() {
         const OTHER: Gva = Gva(0xffff_fe00_0000_5000);
-        let met = |cs: u64, offset: u64, cpl| {
+        let met_with = |cs: u64, flags: u64, offset: u64, cpl| {
             let (mut target, mirror) = stack();
             for page in [0, PAGE] {
                 let lies = Gpa(0x70_0000).wrapping_add(page);
@@ -525,7 +532,7 @@ mod tests {
                 put(&mut target, slot, STUBS.start + 8);
             }
             let frame = OTHER.wrapping_add(offset);
-            let words = [IN_STUB, cs, 0x246, STACK.0 + 8 * 399, 0x18];
+            let words = [IN_STUB, cs, flags, STACK.0 + 8 * 399, 0x18];
             for (at, word) in (0..).zip(words) {
                 target
                     .write(frame.wrapping_add(8 * at), &word.to_le_bytes())
@@ -535,6 +542,7 @@ mod tests {
             (vcpu.rsp, vcpu.cpl) = (OTHER.0 + 0x800, cpl);
             given(&mut target, mirror, &[])
         };
+        let met = |cs, offset, cpl| met_with(cs, 0x246, offset, cpl);
         // Right there, and across pages up to the end of what is mapped.
         for offset in [0x800, 0xff0, 2 * PAGE - 40] {
             assert_eq!(met(0x10, offset, 0), 1, "{offset:#x}");
@@ -543,6 +551,13 @@ mod tests {
         assert_eq!(met(0x10, 0x7f8, 0), 2);
         assert_eq!(met(0x33, 0x800, 0), 2);
         assert_eq!(met(0x10, 0x800, 3), 2);
+        // An open call, what its caller keeps, a word against overflows of the stack, and where that returns: in flags one bit is
+        // set always, and others never.
+        assert_eq!(met_with(0x2_9c06_1860, 0x3deb_080c_515e_be00, 0x800, 0), 2);
+        for flags in [0x244, 0x24e, 0x8246, 1 << 22 | 0x246, 1 << 63 | 0x246] {
+            assert_eq!(met_with(0x10, flags, 0x800, 0), 2, "{flags:#x}");
+        }
+        assert_eq!(met_with(0x10, 0x3f_7fd7, 0x800, 0), 1);
     }
 
     /// Where such a frame lies is hooked, too: what it says is no return address.

@@ -1,4 +1,5 @@
 mod asleep;
+mod awake;
 
 use terms::addr::{Gpa, Gva};
 use terms::region::Region;
