@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use trace::export::uftrace::{ExportError, check_new};
+use trace::export::uftrace::{self, ExportError};
 use trace::live::Occasion;
 use tracer::Mode;
 use tracer::ReturnHook;
@@ -143,8 +143,11 @@ impl SessionOptions {
     /// # Errors
     /// [`TracingError::OutputExists`], or [`TracingError::Output`] with what is missing.
     pub fn check_output(&self) -> Result<(), TracingError> {
-        let output = self.output.as_ref().filter(|_| !self.force);
-        match output.map_or(Ok(()), |directory| check_new(directory)) {
+        let output = self.output.as_ref();
+        let checked = output.map_or(Ok(()), |directory| {
+            uftrace::check_output(directory, self.force)
+        });
+        match checked {
             Err(ExportError::Exists(directory)) => Err(TracingError::OutputExists { directory }),
             checked => Ok(checked?),
         }
@@ -157,7 +160,7 @@ impl SessionOptions {
     /// [`TracingError::Output`] names the directory that is in the way, or missing.
     pub fn check_dumps(&self) -> Result<(), TracingError> {
         for directory in self.dumps() {
-            check_new(directory)?;
+            uftrace::check_output(directory, false)?;
             if self.output.as_ref() == Some(directory) {
                 return Err(ExportError::Exists(directory.clone()).into());
             }

@@ -29,19 +29,33 @@ impl LiveEvent {
     #[must_use]
     pub fn bytes(&self) -> usize {
         let of_value = |value: &FieldValue| size_of_val(value) + value.weight();
-        let of_fields = |fields: &Fields| {
+        let of_fields = |fields: &Fields| -> usize {
             let each = fields.0.iter();
             each.map(|(name, value)| size_of_val(name) + name.len() + of_value(value))
                 .sum()
         };
+        let of_name = |name: &Option<String>| name.as_ref().map_or(0, String::len);
         let of_what: usize = match &self.what {
-            Happening::Call { args, .. } => of_fields(args),
-            Happening::Return { retval, .. } => retval.iter().map(of_value).sum(),
-            Happening::Event { fields, .. } => of_fields(fields),
-            // Names of functions, and numbers.
-            _ => 0,
+            Happening::Entry { function, caller } => function.len() + of_name(caller),
+            Happening::Call { function, args } => function.len() + of_fields(args),
+            Happening::Return {
+                function,
+                remark,
+                retval,
+                ..
+            } => {
+                let of_values: usize = retval.iter().map(of_value).sum();
+                function.len() + of_name(remark) + of_values
+            }
+            Happening::Open { function, .. } => function.len(),
+            Happening::Event { event, fields } => event.len() + of_fields(fields),
+            Happening::Lost { .. }
+            | Happening::LostEvents { .. }
+            | Happening::Stall { .. }
+            | Happening::Wait { .. }
+            | Happening::Unread { .. } => 0,
         };
-        size_of::<Self>() + of_what
+        size_of::<Self>() + of_name(&self.task) + of_what
     }
 }
 

@@ -193,6 +193,62 @@ fn what_waits_takes_so_many_bytes_and_no_more() {
     assert_eq!(next.len(), 2);
 }
 
+/// Symbols of C++ have thousands of bytes.
+#[test]
+fn names_take_room_too() {
+    let long = || "a".repeat(1000);
+    let event = |task, what| LiveEvent {
+        time_ns: 0,
+        vcpu: 0,
+        thread: 0,
+        task,
+        depth: 0,
+        what,
+    };
+    let nothing = event(None, Happening::Lost { count: 1 }).bytes();
+    let entry = |caller| Happening::Entry {
+        function: long(),
+        caller,
+    };
+    let returned = |remark| Happening::Return {
+        function: long(),
+        duration_ns: None,
+        remark,
+        retval: Vec::new(),
+    };
+    let args = Fields::default();
+    let fields = Fields(vec![(long(), FieldValue::Fault)]);
+    let function = long();
+    for (names, task, what) in [
+        (1, Some(long()), Happening::Stall { length_ns: 1 }),
+        (1, None, entry(None)),
+        (2, None, entry(Some(long()))),
+        (1, None, Happening::Call { function, args }),
+        (1, None, returned(None)),
+        (3, Some(long()), returned(Some(long()))),
+        (
+            1,
+            None,
+            Happening::Open {
+                function: long(),
+                open_ns: 1,
+            },
+        ),
+        (
+            2,
+            None,
+            Happening::Event {
+                event: long(),
+                fields,
+            },
+        ),
+    ] {
+        let event = event(task, what);
+        let more = event.bytes() - nothing;
+        assert_eq!(more / 1000, names, "{event:?}");
+    }
+}
+
 #[test]
 fn the_end_comes_after_all_that_was_told_and_says_what_is_missing() {
     let (mut live, tail, rung) = heard();

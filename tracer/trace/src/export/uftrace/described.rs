@@ -21,6 +21,9 @@ impl UftraceWriter {
     /// What is known from now on is kept in memory, until [`Self::describe_all`].
     pub(crate) fn describe_later(&mut self) {
         self.later.get_or_insert_default();
+        if let Some(threads) = &mut self.threads {
+            threads.lanes.list_later();
+        }
     }
 
     /// Writes what was kept, with these functions where others are not written yet.
@@ -111,15 +114,13 @@ impl UftraceWriter {
         if let Some(threads) = &self.threads {
             values.stay_as(threads.lanes.values());
         }
-        if let Some(later) = &mut self.later {
-            later.values = Some(values.clone());
-            if let Some(threads) = &mut self.threads {
-                threads.lanes.know_values(values);
+        match &mut self.later {
+            Some(later) => later.values = Some(values.clone()),
+            None => {
+                let written = values.write(&self.directory);
+                written.map_err(|(path, error)| ExportError::io("write", &path)(error))?;
             }
-            return Ok(());
         }
-        let written = values.write(&self.directory);
-        written.map_err(|(path, error)| ExportError::io("write", &path)(error))?;
         match &mut self.threads {
             Some(threads) => threads.lanes.describe_values(values),
             None => Ok(()),

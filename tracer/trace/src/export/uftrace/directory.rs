@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::ExportError;
 use super::layout::{COMMENT_FILE, NAMES_FILE, SIDE_FILE, STORE_FILE};
-use super::lock::{DirectoryLock, LOCK_FILE};
+use super::lock::{DirectoryLock, LOCK_FILE, writer_of};
 use crate::export::call_formats::is_values_file;
 use crate::export::events::is_event_file;
 use crate::export::probes::is_probes_file;
@@ -83,13 +83,24 @@ fn cannot_create(path: &Path) -> impl FnOnce(io::Error) -> ExportError {
     move |source| ExportError::Create { path, source }
 }
 
-/// Whether a new directory can be made here later, as far as that can be told now.
+/// Whether a trace can be made in `directory` later, as far as that can be told now; with `force` also where an older one is. Nothing
+/// there is changed.
 ///
 /// # Errors
 /// [`ExportError::Exists`] and others that say why not.
-pub fn check_new(directory: &Path) -> Result<(), ExportError> {
+pub fn check_output(directory: &Path, force: bool) -> Result<(), ExportError> {
     if is_there(directory)? {
-        return Err(ExportError::Exists(directory.to_owned()));
+        if !force {
+            return Err(ExportError::Exists(directory.to_owned()));
+        }
+        old_files(directory)?;
+        return match writer_of(directory) {
+            Some(writer) => Err(ExportError::Busy {
+                directory: directory.to_owned(),
+                writer,
+            }),
+            None => Ok(()),
+        };
     }
     let parent = directory.parent().unwrap_or(Path::new(""));
     let parent = match parent.as_os_str().is_empty() {

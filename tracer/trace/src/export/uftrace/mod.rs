@@ -48,7 +48,7 @@ use self::called::Called;
 use self::described::Later;
 pub(crate) use self::directory::prepare;
 use self::directory::replace;
-pub use self::directory::{check_new, is_gone, take_away};
+pub use self::directory::{check_output, is_gone, take_away};
 pub use self::entries::Entries;
 pub use self::error::ExportError;
 pub use self::init_calls::InitCallList;
@@ -418,10 +418,12 @@ impl UftraceWriter {
     /// # Errors
     /// As of [`Self::finish`].
     pub fn close(&mut self) -> Result<(), ExportError> {
-        let flushed = self.flush();
+        let mut flushed = self.flush();
         self.lanes.iter_mut().for_each(Lane::say_in_place);
         if let Some(threads) = &mut self.threads {
             threads.lanes.say_in_place();
+            // All have been seen by now.
+            flushed = flushed.and(threads.lanes.list());
         }
         self.side.totals = self.totals().collect();
         self.side.events = self.events.totals();

@@ -61,6 +61,8 @@ struct Description {
     names: BTreeMap<u32, String>,
     /// What the values of calls are.
     values: CallFormats,
+    /// The list of all threads is written at the end, and not for each.
+    is_listed_later: bool,
 }
 
 impl Description {
@@ -98,7 +100,14 @@ impl Description {
         tasks.map_err(ExportError::io("write", tasks_at))?;
         let names = lists.names.add(&self.name(thread));
         names.map_err(ExportError::io("write", names_at))?;
-        self.list(&[listed, &[thread]].concat())
+        self.list_unless_later(&[listed, &[thread]].concat())
+    }
+
+    fn list_unless_later(&self, threads: &[u32]) -> Result<(), ExportError> {
+        match self.is_listed_later {
+            true => Ok(()),
+            false => self.list(threads),
+        }
     }
 
     fn list(&self, threads: &[u32]) -> Result<(), ExportError> {
@@ -189,6 +198,7 @@ impl ThreadLanes {
                 module: module.to_owned(),
                 names: BTreeMap::new(),
                 values: CallFormats::default(),
+                is_listed_later: false,
             }),
             lanes: Vec::new(),
             listed: Vec::new(),
@@ -221,13 +231,22 @@ impl ThreadLanes {
 
     /// What the values of calls are, from now on.
     pub fn describe_values(&mut self, values: CallFormats) -> Result<(), ExportError> {
-        self.know_values(values);
-        self.description.list(&self.listed)
+        Arc::make_mut(&mut self.description).values = values;
+        self.description.list_unless_later(&self.listed)
     }
 
-    /// The same where the list of all threads is not to say so yet.
-    pub fn know_values(&mut self, values: CallFormats) {
-        Arc::make_mut(&mut self.description).values = values;
+    /// The list of all threads is written with [`Self::list`] only: it has what the values of calls are, too, and would be written
+    /// anew for each.
+    pub fn list_later(&mut self) {
+        Arc::make_mut(&mut self.description).is_listed_later = true;
+    }
+
+    /// Writes the list, if it was not written yet for that.
+    pub fn list(&self) -> Result<(), ExportError> {
+        match self.description.is_listed_later {
+            true => self.description.list(&self.listed),
+            false => Ok(()),
+        }
     }
 
     /// Lends the files of these threads, until they are [back](Self::take_back). `None` if there is not one of each yet.

@@ -174,11 +174,18 @@ fn only_traces_are_overwritten_and_only_when_forced() {
     let create = |force| {
         UftraceWriter::create(&directory, text_of(&functions), metadata(1), force).map(drop)
     };
-    check_new(&directory).unwrap();
+    let both_check = |directory: &Path| {
+        let checked = check_output(directory, true);
+        assert_eq!(checked.is_ok(), check_output(directory, false).is_ok());
+        checked
+    };
+    both_check(&directory).unwrap();
     create(false).unwrap();
+    check_output(&directory, true).unwrap();
+    assert!(directory.join("info").exists(), "nothing is removed");
     for error in [
         create(false).unwrap_err(),
-        check_new(&directory).unwrap_err(),
+        check_output(&directory, false).unwrap_err(),
     ] {
         assert!(
             matches!(&error, ExportError::Exists(path) if *path == directory),
@@ -191,8 +198,9 @@ fn only_traces_are_overwritten_and_only_when_forced() {
     for foreign in ["notes.txt", "x.dat", "taxes"] {
         fs::write(directory.join(foreign), "mine").unwrap();
         take_away(&directory, "vmm").unwrap_err();
-        let error = create(true).unwrap_err();
-        assert!(error.to_string().contains(foreign), "{error}");
+        for error in [create(true), check_output(&directory, true)].map(Result::unwrap_err) {
+            assert!(error.to_string().contains(foreign), "{error}");
+        }
         assert!(directory.join("info").exists(), "nothing is removed");
         fs::remove_file(directory.join(foreign)).unwrap();
     }
@@ -202,16 +210,46 @@ fn only_traces_are_overwritten_and_only_when_forced() {
     fs::write(&file, "").unwrap();
     let error = UftraceWriter::create(&file, text_of(&functions), metadata(1), true).unwrap_err();
     assert!(matches!(error, ExportError::NotADirectory(_)), "{error}");
-    let error = check_new(&file).unwrap_err();
+    let error = both_check(&file).unwrap_err();
     assert!(matches!(error, ExportError::NotADirectory(_)), "{error}");
     for missing in ["no/such", "file/such"].map(|name| root.path().join(name)) {
         let created = UftraceWriter::create(&missing, text_of(&functions), metadata(1), true);
-        for error in [created.unwrap_err(), check_new(&missing).unwrap_err()] {
+        for error in [created.unwrap_err(), both_check(&missing).unwrap_err()] {
             let name = missing.display().to_string();
             assert!(error.to_string().contains(&name), "{error}");
         }
     }
-    check_new(Path::new("such-a-directory")).unwrap();
+    both_check(Path::new("such-a-directory")).unwrap();
+}
+
+/// It has what the values of all calls are, too: of a trace with thousands of threads that was hundreds of gigabytes.
+#[test]
+fn the_list_of_threads_is_written_once_where_nobody_reads_it_before() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let functions = functions(1);
+    let mut writer =
+        UftraceWriter::create(&directory, text_of(&functions), graph_metadata(), false).unwrap();
+    let listed = || {
+        let info = fs::read(directory.join("info")).unwrap();
+        String::from_utf8_lossy(&info).contains("taskinfo:tids=1000,1001,1002\n")
+    };
+    writer.describe_later();
+    for thread in 0..3 {
+        let entry = call(10, thread, EventKind::Entry(FunctionId(0)));
+        writer.append(entry).unwrap();
+        writer.flush().unwrap();
+    }
+    writer.describe_values(CallFormats::default()).unwrap();
+    let tasks = fs::read_to_string(directory.join("task.txt")).unwrap();
+    assert!(
+        tasks.contains("tid=1002") || tasks.contains("pid=1002"),
+        "{tasks}"
+    );
+    writer.describe_all(None);
+    assert!(!listed(), "it is written at the end");
+    writer.finish().unwrap();
+    assert!(listed());
 }
 
 /// What reads the trace takes no such name for one of a file.
@@ -227,8 +265,10 @@ fn a_trace_that_came_to_nothing_is_taken_away_once_nobody_writes_it() {
     let directory = root.path().join("trace");
     let functions = functions(1);
     let writer = UftraceWriter::create(&directory, text_of(&functions), metadata(1), false);
-    let busy = take_away(&directory, "vmm").unwrap_err();
-    assert!(matches!(busy, ExportError::Busy { .. }), "{busy}");
+    let taken = take_away(&directory, "vmm");
+    for busy in [taken, check_output(&directory, true)].map(Result::unwrap_err) {
+        assert!(matches!(busy, ExportError::Busy { .. }), "{busy}");
+    }
     assert!(directory.join("info").exists(), "nothing is removed");
     writer.unwrap().finish().unwrap();
     take_away(&directory, "vmm").unwrap();
