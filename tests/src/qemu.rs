@@ -62,7 +62,8 @@ impl Qemu {
     /// None of one that stands still.
     fn start(kernel: &Path, processor: &str, memory: u64, words: &str) -> Option<Self> {
         let (shm, temporary) = (PathBuf::from("/dev/shm"), std::env::temp_dir());
-        let folder = folder_with(memory << 20, &[shm, temporary]);
+        let touched = memory.min(TOUCHED_MAX) << 20;
+        let folder = folder_with(touched, &[shm, temporary]);
         let folder =
             folder.unwrap_or_else(|why| panic!("{memory} MiB for a guest's memory: {why}"));
         let at = |name: &str| folder.path().join(name).display().to_string();
@@ -159,6 +160,9 @@ impl Drop for Qemu {
         let _ = self.child.wait();
     }
 }
+
+/// MiB of its memory that a guest which boots and waits touches, at most; of the rest the file has nothing.
+const TOUCHED_MAX: u64 = 1024;
 
 /// A folder in the first of these places that has room for so many bytes: what does not fit would end QEMU when it is written.
 fn folder_with(bytes: u64, places: &[PathBuf]) -> Result<TempDir, String> {

@@ -50,8 +50,8 @@ pub fn follow(name: &str, document: &str, class: &str, files: &[(&str, PathBuf)]
     assert!(!is_late, "{name}: what it leaves running does not end");
 }
 
-/// What is said of a guest that has only just been started.
-const TOO_EARLY: &str = "-e 'page tables map nothing' -e 'is not mapped'";
+/// What is said of a guest that has only just been started, and of one whose vCPU has missed a pause ([`crate::missed`]).
+const TOO_EARLY: &str = "-e 'page tables map nothing' -e 'is not mapped' -e 'did not pause within'";
 
 /// A shell's script: each command, then the mark and how it ended.
 fn script(typed: &[Typed]) -> String {

@@ -26,8 +26,6 @@ use crate::text::sites::Sites;
 /// thousand modules with a hundred thousand symbols each: the rest has its turn in the looks after this one.
 const SYMBOLS_A_LOOK: usize = 1 << 14;
 const SYMBOLS_LEAST: usize = 256;
-/// Jumps of ours in a module that are looked at, to know whether any is still there.
-const SEEN_MOST: usize = 64;
 
 /// What one look may read.
 #[derive(Debug)]
@@ -268,7 +266,8 @@ impl Transient {
     }
 
     /// Whether a module was unloaded and loaded again at the same place: then none of our jumps is there. A breakpoint of the guest's
-    /// own over the first byte of one goes again.
+    /// own over the first byte of one goes again. The first one that stands answers; all are looked at before none does, for what is
+    /// taken for gone nobody takes away.
     fn is_reborn(
         &self,
         memory: &(impl PhysicalMemory + ?Sized),
@@ -285,7 +284,7 @@ impl Transient {
         };
         let functions = known.functions.clone().map(FunctionId);
         let mut patched = functions.filter_map(|id| sites.ours_at(id)).peekable();
-        patched.peek().is_some() && !patched.take(SEEN_MOST).any(stands)
+        patched.peek().is_some() && !patched.any(stands)
     }
 
     fn look_for_init(

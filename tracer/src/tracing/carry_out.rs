@@ -80,7 +80,7 @@ pub(super) struct Patching {
     method: PatchMethod,
     slices: Slices,
     clock: HostClock,
-    /// How long a guest is waited for that changes its own text.
+    /// How long a guest is waited for that changes its own text, in one operation.
     patience: Patience,
     /// Whether the guest's page tables led its text, in the last pause that saw it, where it is written while the guest runs.
     is_in_place: bool,
@@ -224,8 +224,9 @@ impl Patching {
         let Some(mut live) = guest.live()? else {
             return Ok(Written::Not);
         };
-        let patience = self.patience;
-        let applied = patience.once_it_has_patched(|| seen(engine.apply_live(&mut live, plan)));
+        let waiting = self.patience.after(carried.stops.rested);
+        let applied = waiting.once_it_has_patched(|| seen(engine.apply_live(&mut live, plan)));
+        carried.stops.rested = waiting.rested();
         carried.stops.lost(live.lost());
         let Some(applied) = applied? else {
             return Ok(Written::Not);
@@ -262,12 +263,15 @@ impl Patching {
         carried: &mut Carried,
     ) -> Result<Written, TracingError> {
         let mut memory = guest.memory().clone();
-        let applied = self.patience.once_it_has_patched(|| {
+        let waiting = self.patience.after(carried.stops.rested);
+        let mut rests = || waiting.rests();
+        let applied = waiting.once_it_has_patched(|| {
             noted(engine, &mut memory, plan, |engine, _| {
-                seen(engine.commit().apply_running(running, plan))
+                seen(engine.commit().apply_running(running, plan, &mut rests))
             })
-        })?;
-        let Some(applied) = applied else {
+        });
+        carried.stops.rested = waiting.rested();
+        let Some(applied) = applied? else {
             return Ok(Written::Not);
         };
         self.switched.atomic += applied.written;
@@ -356,11 +360,14 @@ impl Patching {
         carried: &mut Carried,
     ) -> Result<(Applied, Duration), TracingError> {
         let mut memory = guest.memory().clone();
-        let (applied, time) = self.patience.once_it_has_patched(|| {
+        let waiting = self.patience.after(carried.stops.rested);
+        let paused = waiting.once_it_has_patched(|| {
             noted(engine, &mut memory, plan, |engine, _| {
                 self.pause(engine, guest, plan, carried)
             })
-        })?;
+        });
+        carried.stops.rested = waiting.rested();
+        let (applied, time) = paused?;
         self.switched.stopped += applied.written;
         self.made(&applied);
         Ok((applied, time))

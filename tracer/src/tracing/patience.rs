@@ -1,5 +1,6 @@
 //! Waiting for a guest that changes its own text, which nobody may put anything into meanwhile.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use super::error::TracingError;
@@ -7,7 +8,7 @@ use crate::clock::HostClock;
 use crate::engine::ApplyError;
 use crate::text::poke::PokeError;
 
-/// The first rest between two tries; each is twice as long as the one before,
+/// The first rest between two tries; each is as long as all before together, and this,
 const FIRST_REST: Duration = Duration::from_millis(1);
 /// but no longer than this.
 const LONGEST_REST: Duration = Duration::from_millis(100);
@@ -37,22 +38,51 @@ impl Patience {
         }
     }
 
+    /// What is left of it in an operation that has waited for so long before.
+    pub const fn after(self, rested: Duration) -> Waiting {
+        Waiting {
+            patience: self,
+            rested: Cell::new(rested),
+        }
+    }
+}
+
+/// Waiting for a guest in one operation, of however many parts.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    patience: Patience,
+    rested: Cell<Duration>,
+}
+
+impl Waiting {
+    /// Rests a moment, unless it has been waited for long enough. Says whether.
+    pub fn rests(&self) -> bool {
+        let rested = self.rested.get();
+        if rested >= self.patience.most {
+            return false;
+        }
+        let rest = (rested + FIRST_REST).min(LONGEST_REST);
+        (self.patience.clock.rest)(rest);
+        self.rested.set(rested + rest);
+        true
+    }
+
+    /// How long it has been waited for.
+    pub const fn rested(&self) -> Duration {
+        self.rested.get()
+    }
+
     /// Does `what`, and does it again while the guest is changing its own text.
     ///
     /// # Errors
     /// Those of `what`.
     pub fn once_it_has_patched<T>(
-        self,
+        &self,
         mut what: impl FnMut() -> Result<T, TracingError>,
     ) -> Result<T, TracingError> {
-        let (mut rest, mut rested) = (FIRST_REST, Duration::ZERO);
         loop {
             match what() {
-                Err(error) if is_patching(&error) && rested < self.most => {
-                    (self.clock.rest)(rest);
-                    rested += rest;
-                    rest = (rest * 2).min(LONGEST_REST);
-                }
+                Err(error) if is_patching(&error) && self.rests() => {}
                 other => return other,
             }
         }
@@ -93,9 +123,9 @@ mod tests {
 
     #[test]
     fn a_guest_that_patches_is_waited_for_and_not_for_ever() {
-        let tries = |patience: Patience, until: u32| {
+        let tries = |waiting: &Waiting, until: u32| {
             let mut tries = 0;
-            let done = patience.once_it_has_patched(|| {
+            let done = waiting.once_it_has_patched(|| {
                 tries += 1;
                 if tries < until {
                     Err(patching())
@@ -105,12 +135,19 @@ mod tests {
             });
             (tries, done.is_ok())
         };
-        assert_eq!(tries(Patience::of_who_asked(HOST), 5), (5, true));
+        let waiting = |patience: Patience| patience.after(Duration::ZERO);
+        assert_eq!(tries(&waiting(Patience::of_who_asked(HOST)), 5), (5, true));
         // 127 ms in rests that grow, then 100 ms each; 31 ms.
-        assert_eq!(tries(Patience::of_who_asked(HOST), 1000), (57, false));
-        assert_eq!(tries(Patience::of_a_look(HOST), 1000), (6, false));
+        let asked = waiting(Patience::of_who_asked(HOST));
+        assert_eq!(tries(&asked, 1000), (57, false));
+        assert_eq!(tries(&waiting(Patience::of_a_look(HOST)), 1000), (6, false));
+        // Not once more for each part of an operation.
+        assert_eq!(tries(&asked, 1000), (1, false));
+        let rested = asked.rested();
+        let next = Patience::of_who_asked(HOST).after(rested);
+        assert_eq!((tries(&next, 1000), next.rests()), ((1, false), false));
         let mut tries = 0;
-        let refused = Patience::of_who_asked(HOST).once_it_has_patched(|| {
+        let refused = waiting(Patience::of_who_asked(HOST)).once_it_has_patched(|| {
             tries += 1;
             Err::<(), _>(TracingError::Apply(ApplyError::Stale))
         });

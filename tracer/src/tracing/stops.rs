@@ -11,6 +11,8 @@ pub(super) struct Stops {
     pub count: u64,
     /// The longest of them. Where text is changed live, the most that one vCPU lost, if that is more.
     pub longest: Duration,
+    /// How long it was waited for a guest that was changing its own text; that was in no pause.
+    pub rested: Duration,
 }
 
 impl Stops {

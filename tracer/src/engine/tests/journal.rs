@@ -151,7 +151,7 @@ fn a_guest_whose_tracer_was_killed_is_put_right_from_its_own_memory() {
 }
 
 /// What the journal says, by address.
-fn written(engine: &Engine, target: &MockTarget) -> Vec<journal::Entry> {
+pub(super) fn written(engine: &Engine, target: &MockTarget) -> Vec<journal::Entry> {
     let at = engine.foothold().map(Foothold::journal_at).unwrap();
     let mut all = journal::read(target, target.region(), at).unwrap();
     all.sort_by_key(|entry| entry.at);

@@ -131,6 +131,21 @@ fn foreign_bytes_at_our_jump_freeze_and_a_plan_that_is_old_is_stale() {
     assert_eq!(engine.sites().patched(), 0);
 }
 
+/// What stands in a function that probes are set at, too, is theirs until they are taken away.
+#[test]
+fn a_site_with_a_probe_on_the_way_is_not_given_back() {
+    let (mut engine, mut target, session) = probing(4);
+    let id = engine.add_probe(new(2, 1)).unwrap();
+    switch(&mut engine, &mut target, &[(id, Some(session))]).unwrap();
+    let original = engine.sites().ours().next().unwrap().original;
+    let at = engine.image().sites[2].address;
+    target.write(at, original.as_slice()).unwrap();
+    let error = switch(&mut engine, &mut target, &[(id, None)]).unwrap_err();
+    assert!(matches!(error, ApplyError::Frozen(_)), "{error}");
+    assert_eq!(engine.commit().thaw(&mut target), 0);
+    assert_eq!(engine.sites().patched(), 1);
+}
+
 /// The table of places: two functions that only hops are possible in, with padding after each.
 mod places {
     use image::testing::{ElfFile, TEXT};

@@ -2,7 +2,9 @@
 
 use image::testing::{ElfFile, body};
 use image::{Linux, TextRange};
+use insn::jump::INT3;
 
+use super::journal::written;
 use super::*;
 use crate::linux::kernel::{InitState, Kernel};
 use crate::linux::kernel_view::KernelTables;
@@ -280,6 +282,35 @@ fn a_module_that_was_loaded_again_at_its_old_place_is_another_one() {
     assert!(engine.sites().frozen().is_none());
 }
 
+/// The guest's own tracer was switched on in it: where it stands nobody of ours does, but elsewhere in the same module.
+#[test]
+fn a_module_is_there_as_long_as_any_jump_of_ours_is() {
+    let (mut engine, mut guest, session) = linux_with_modules();
+    let names: Vec<String> = (0..100).map(|number| format!("f{number:02}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    guest.module("one", &names);
+    engine.read_modules(&guest.target, None).unwrap();
+    let everything = all(&engine);
+    change(&mut engine, &mut guest.target, session, everything).unwrap();
+    assert_eq!(engine.sites().patched(), 108);
+    let module = (8..108).map(FunctionId);
+    let places: Vec<Gva> = module
+        .map(|id| engine.sites().ours_at(id).unwrap().0)
+        .collect();
+    let theirs = [[0xe8, 1, 2, 3, 4], NOP5];
+    for (number, at) in places.iter().enumerate() {
+        let moved = engine.read_modules(&guest.target, None).unwrap();
+        assert_eq!((moved.left.len(), gone(&engine)), (0, 0), "{number}");
+        // Its breakpoint over the last one is none of its jumps' end.
+        guest.target.write(*at, &[INT3]).unwrap();
+        let moved = engine.read_modules(&guest.target, None).unwrap();
+        assert_eq!((moved.left.len(), gone(&engine)), (0, 0), "{number}");
+        guest.target.write(*at, &theirs[number % 2]).unwrap();
+    }
+    let moved = engine.read_modules(&guest.target, None).unwrap();
+    assert_eq!((moved.left.len(), gone(&engine)), (1, 100));
+}
+
 /// It can be read in the middle of a change: then all jumps in modules were once forgotten, and nobody took them back.
 #[test]
 fn what_is_patched_in_modules_is_not_forgotten_for_a_list_that_cannot_be_read() {
@@ -485,6 +516,12 @@ fn what_the_guest_has_given_back_is_its_own_once_somebody_has_looked() {
         // With a call there it is not given back yet.
         let given_back = engine.commit().thaw(&mut target);
         assert_eq!(given_back, u64::from(theirs == NOP5));
+        let ours: Vec<_> = engine.sites().ours().collect();
+        assert_eq!(
+            written(&engine, &target),
+            ours,
+            "nor does the journal say so"
+        );
     }
     assert_eq!(engine.sites().patched(), 1);
     let applied = change(&mut engine, &mut target, session, []).unwrap();

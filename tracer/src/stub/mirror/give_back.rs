@@ -76,16 +76,19 @@ pub fn give_back(
     });
     let mut executing = executing(target, &is_stub);
     executing.extend(met_on_other_stacks(target, &is_stub));
+    // Once, and not for each page: a guest can have many frames on each of its stacks.
+    let executing = merged(executing);
     let mut given = 0;
     for (at, lies) in stacks.0 {
         if target.read(at, &mut stack).is_err() {
             continue;
         }
-        let spared = spared(at, &in_stubs, &executing);
+        let spared = spared(at, &in_stubs);
+        let is_kept = |slot: u64| holds(&spared, slot) || holds(&executing, slot);
         target.read_physical(lies, &mut kept)?;
         for (slot, (there, own)) in words(&stack).zip(words(&kept)).enumerate() {
             let slot = at.wrapping_add((slot * WORD) as u64);
-            if is_stub(there) && own != 0 && !is_stub(own) && !holds(&spared, slot.0) {
+            if is_stub(there) && own != 0 && !is_stub(own) && !is_kept(slot.0) {
                 target.write(slot, &own.to_le_bytes())?;
                 given += 1;
             }
@@ -238,25 +241,30 @@ fn mapped(target: &(impl TextMemory + ?Sized), start: Gva, bytes: u64) -> Vec<u8
     found
 }
 
-/// What is left alone of the page at `at`, in ascending order and without overlap: where somebody who is in a stub goes on, and what a
-/// stub keeps.
-fn spared(at: Gva, in_stubs: &[(Gva, u64)], executing: &[Range<u64>]) -> Vec<Range<u64>> {
+/// What is left alone of the page at `at` for those who were interrupted in stubs near it, in ascending order and without overlap: where
+/// each goes on, and what the stub keeps.
+fn spared(at: Gva, in_stubs: &[(Gva, u64)]) -> Vec<Range<u64>> {
     let near = at.0.saturating_sub(BELOW as u64)..at.0.saturating_add(PAGE);
     let after = |bound: u64| in_stubs.partition_point(|(frame, _)| frame.0 < bound);
     let near = in_stubs.get(after(near.start)..after(near.end));
-    let mut spared = executing.to_vec();
-    for (frame, rsp) in near.unwrap_or_default() {
-        spared.extend([goes_on(*frame), keeps(*rsp)]);
-    }
-    spared.sort_unstable_by_key(|range| range.start);
-    spared.dedup_by(|next, before| {
+    let near = near.unwrap_or_default().iter();
+    merged(
+        near.flat_map(|(frame, rsp)| [goes_on(*frame), keeps(*rsp)])
+            .collect(),
+    )
+}
+
+/// These ranges in ascending order and without overlap.
+fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, before| {
         let overlaps = next.start <= before.end;
         if overlaps {
             before.end = before.end.max(next.end);
         }
         overlaps
     });
-    spared
+    ranges
 }
 
 /// Whether one of these ranges, which ascend and do not overlap, has this address.
@@ -356,12 +364,11 @@ mod tests {
         let frames: Vec<(Gva, u64)> = [0, 8, 16, 24, 0x200, 0x208, 0xff8]
             .map(|offset| (at.wrapping_add(offset), at.0 + offset + FRAME))
             .into();
-        let executing = [keeps(at.0 + 0x210), keeps(at.0 + 0x800)];
         let each = frames
             .iter()
             .flat_map(|(frame, rsp)| [frame.0..frame.0 + 8, keeps(*rsp)]);
-        let each: Vec<_> = each.chain(executing.clone()).collect();
-        let merged = spared(at, &frames, &executing);
+        let each: Vec<_> = each.collect();
+        let merged = spared(at, &frames);
         assert!(merged.len() < each.len(), "{merged:x?}");
         for slot in (at.0..at.0 + PAGE).step_by(WORD) {
             let is_spared = each.iter().any(|range| range.contains(&slot));

@@ -390,17 +390,18 @@ impl Sites {
     /// Takes functions for the guest's own again at whose sites what stood there before us stands again: a tracer of the guest's own that
     /// was switched on over our jumps leaves nops where it is switched off. Not where probes are on the way. Says how many.
     pub fn take_given_back(&mut self, memory: &(impl TargetMemory + ?Sized)) -> u64 {
-        let own = self.all.iter_mut();
-        let is_function_only = |site: &&mut Site| {
+        let own = (0u32..).zip(&mut self.all);
+        let is_function_only = |(_, site): &(u32, &mut Site)| {
             let lead = site.state.lead();
             site.point == Point::Function
                 && lead.is_some_and(|lead| lead.recorded_by.is_empty() && Some(lead.to) == lead.own)
         };
         let mut given_back = 0;
-        for site in own.filter(is_function_only) {
+        for (id, site) in own.filter(is_function_only) {
             let found = site.original.like(|bytes| memory.read(site.at, bytes));
             if found.is_ok_and(|found| found == site.original) {
                 (site.now, site.state) = (site.original, State::Original);
+                self.noted.has_changed(SiteId(id));
                 given_back += 1;
             }
         }

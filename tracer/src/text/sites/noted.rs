@@ -20,6 +20,11 @@ pub(super) struct Noted {
 }
 
 impl Noted {
+    /// The table says something else of a site than before, which nothing was noted of.
+    pub fn has_changed(&mut self, site: SiteId) {
+        self.sites.push((site, None));
+    }
+
     /// The text of this entry is gone.
     pub fn is_gone(&mut self, slot: Option<Slot>) {
         self.gone.extend(slot);
