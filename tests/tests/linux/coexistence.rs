@@ -78,3 +78,52 @@ fn whoever_comes_first_to_a_function_has_it() {
     assert!(ended.stdout.contains("ftrace failed to modify"), "{ended}");
     assert!(ended.stdout.contains("actual:   e9:"), "{ended}");
 }
+
+/// Switches the guest's own tracer on for all functions and off again, a few times; it waits for a line after each.
+const TOGGLES: &str = "\
+    cd /sys/kernel/tracing; \
+    warned() { dmesg | grep -c -e 'ftrace failed' -e BUG: -e 'kernel BUG' -e WARNING:; }; \
+    before=$(warned); \
+    for turn in 1 2; do \
+        echo function >current_tracer; echo switching off $turn; \
+        echo nop >current_tracer; echo is off $turn; read line; \
+    done; \
+    echo warned $(($(warned) - before)) times; echo looked";
+
+/// What its tracer has just written it compares: a jump of ours that stood there by then ended the kernel, with its text locked.
+#[test]
+fn a_guest_that_switches_its_own_tracer_off_meanwhile_is_waited_for() {
+    let mut running = Guest::linux(TOGGLES, None).vcpus(2).start();
+    let mut client = running.client();
+    let mut traced_meanwhile = 0;
+    for turn in 1..=2 {
+        running.wait_for(&format!("switching off {turn}"));
+        // It may take longer than anybody waits; and with a call of the guest's own at each site nothing is to be had yet.
+        let mut started = Value::Null;
+        tests::until("the guest has switched its tracer off", || {
+            let filter = json!({"filter": ["vfs_*"]});
+            match client.ask("start", filter).expect("the guest lives") {
+                Ok(changed) => {
+                    started = changed;
+                    true
+                }
+                Err(why) => {
+                    assert!(why.to_string().contains("text_mutex"), "{why}");
+                    false
+                }
+            }
+        });
+        traced_meanwhile += traced(&started);
+        running.wait_for(&format!("is off {turn}"));
+        assert_eq!(traced(&client.call("stop", Value::Null)), 0);
+        let changed = client.call("start", json!({"filter": ["vfs_*"]}));
+        assert!(traced(&changed) > 20, "{changed}");
+        assert_eq!(traced(&client.call("stop", Value::Null)), 0);
+        running.type_text("\n");
+    }
+    println!("{traced_meanwhile} functions were traced while the guest switched its tracer off");
+    running.wait_for("looked");
+    let (ended, _) = running.end();
+    let ended = ended.good();
+    assert!(ended.stdout.contains("warned 0 times"), "{ended}");
+}
