@@ -28,6 +28,7 @@ use crate::window::WindowError;
 pub(super) mod journal;
 mod locks;
 mod probes;
+mod reuse;
 mod sessions;
 mod transient;
 

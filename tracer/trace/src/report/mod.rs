@@ -60,6 +60,8 @@ mod timeline_tests;
 mod times;
 mod trace_end;
 mod unlisted;
+#[cfg(test)]
+mod value_tests;
 mod values;
 
 use std::borrow::Cow;
