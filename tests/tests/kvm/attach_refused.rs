@@ -161,6 +161,42 @@ fn another_kernels_file_is_refused_and_nothing_of_ours_is_left() {
     assert_eq!(digest(&mut running), text);
 }
 
+/// What is asked for is known once the guest's functions are, which is after its trace was begun.
+#[test]
+fn a_trace_that_comes_to_nothing_after_it_was_begun_is_taken_away() {
+    let running = other();
+    let (pid, before, file) = (running.pid().to_string(), left_in(&running), guest());
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("seen");
+    let attach = [
+        "attach",
+        &pid,
+        "--kernel",
+        file.to_str().unwrap(),
+        "--trace",
+        "function",
+        "--filter",
+        "no_such_function_*",
+        "--output",
+        output.to_str().unwrap(),
+    ];
+    for force in [&[][..], &["--force"]] {
+        let said = vmm_says(&[&attach[..], force].concat());
+        assert!(said.code != Some(0), "{said}");
+        said.no_panic();
+        assert!(said.stderr.contains("no_such_function_"), "{said}");
+        assert_eq!(folder.path().read_dir().unwrap().count(), 0, "{said}");
+        assert_eq!(left_in(&running), before, "{said}");
+    }
+    // What is in the way of a forced one is said before the guest is held.
+    std::fs::create_dir(&output).unwrap();
+    std::fs::write(output.join("notes.txt"), "mine").unwrap();
+    let said = vmm_says(&[&attach[..], &["--force"]].concat());
+    assert!(said.code != Some(0), "{said}");
+    assert!(said.stderr.contains("notes.txt"), "{said}");
+    assert!(!said.stderr.contains("attached to"), "{said}");
+}
+
 #[test]
 fn whoever_may_not_look_at_the_vmm_is_told_what_it_takes() {
     let other = other();
