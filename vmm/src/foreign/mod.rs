@@ -20,6 +20,7 @@ mod machine;
 pub mod memory;
 mod others;
 mod park;
+mod parked;
 pub mod process;
 mod ptrace;
 mod remote;
