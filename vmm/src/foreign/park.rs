@@ -30,6 +30,7 @@ use super::threads::find_threads;
 use super::urgent::Urgent;
 use super::vcpu::{ForeignVcpu, Parked, Stage};
 use crate::clock::host_tsc;
+use crate::pause_times::PauseTimes;
 use crate::quiesce::Requested;
 use crate::vcpu::FullRegisters;
 
@@ -57,15 +58,17 @@ impl AllParked {
         self.asked.at.elapsed()
     }
 
-    /// Lets all of them go; when and for how long the guest stood still.
-    pub fn let_go(self) -> Paused {
+    /// Lets all of them go; when and for how long the guest stood still, which is counted.
+    pub fn let_go(self, times: &mut PauseTimes) -> Paused {
         drop(self.vcpus);
         let length = self.asked.at.elapsed();
         drop(self.others);
-        Paused {
+        let paused = Paused {
             counter: self.asked.counter,
             length,
-        }
+        };
+        times.released(paused);
+        paused
     }
 
     /// One of them.
@@ -368,7 +371,12 @@ mod tests {
         let (caller, mut others) = parked.caller_and_others(&process).unwrap();
         assert!(caller.is(&vcpus[0]));
         others.hold(deadline).unwrap();
-        drop(parked);
+        let mut times = PauseTimes::default();
+        let paused = parked.let_go(&mut times);
+        assert_eq!(
+            (times.released.spread().count, times.each),
+            (1, vec![paused])
+        );
         assert!(!vcpus.iter().any(|vcpu| is_prepared(vcpu)));
         ends(vmm);
     }
