@@ -342,6 +342,12 @@ mod tests {
         (vmm, process)
     }
 
+    /// So many, by number.
+    fn vcpus_of(process: &Process, count: u16) -> Vec<Arc<ForeignVcpu>> {
+        let vcpus = (0..count).map(|number| vcpu_of(process, number));
+        vcpus.map(Arc::new).collect()
+    }
+
     fn ends(mut vmm: Child) {
         drop(vmm.stdin.take());
         assert!(vmm.wait().unwrap().success());
@@ -353,7 +359,7 @@ mod tests {
         let (vmm, process) = of_two_threads();
         let (pid, deadline) = (process.pid(), Instant::now() + Duration::from_secs(300));
         let [first, second] = process.threads().unwrap().try_into().unwrap();
-        let vcpus: Vec<_> = (0..5).map(|number| vcpu_of(&process, number)).collect();
+        let vcpus = vcpus_of(&process, 5);
         vcpus[1].set_thread(&process, first);
         vcpus[4].is_executed_by_nobody();
         let mut parked = park(&process, &vcpus, deadline).unwrap();
@@ -386,7 +392,7 @@ mod tests {
     fn of_a_guest_whose_vcpus_are_all_over_one_is_parked() {
         let (vmm, process) = of_two_threads();
         let (pid, deadline) = (process.pid(), Instant::now() + Duration::from_secs(300));
-        let vcpus: Vec<_> = (0..3).map(|number| vcpu_of(&process, number)).collect();
+        let vcpus = vcpus_of(&process, 3);
         vcpus.iter().for_each(|vcpu| vcpu.is_executed_by_nobody());
         let mut parked = park(&process, &vcpus, deadline).unwrap();
         assert_eq!(parked.registers(deadline).unwrap().len(), 3);

@@ -613,17 +613,17 @@ pub(super) mod testing {
     use super::*;
 
     /// A vCPU of a process that has no descriptor of it: nobody executes it, and its page is of zeros.
-    pub fn vcpu_of(process: &Process, vcpu: u16) -> Arc<ForeignVcpu> {
+    pub fn vcpu_of(process: &Process, vcpu: u16) -> ForeignVcpu {
         let file: OwnedFd = memfd_create("run", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, 1 << 16).unwrap();
         let page = RunPage::map(file).unwrap();
         let descriptor = VcpuDescriptor { vcpu, fd: -1 };
-        Arc::new(ForeignVcpu {
+        ForeignVcpu {
             file: VcpuFile::of(process.pid(), descriptor, page.descriptor()),
             thread: Cell::default(),
             page,
             way: WayBack::find(process).unwrap(),
-        })
+        }
     }
 
     /// Whether KVM is to leave its registers in its page.
