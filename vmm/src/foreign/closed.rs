@@ -4,7 +4,8 @@
 //! virtual machine. While no table of descriptors of these has one, nobody begins that call. Who had begun it before is in it until the
 //! vCPU leaves the guest. So such a vCPU is over as soon as **each thread of the VMM was seen outside of that call once, after its table had no
 //! descriptor of it**: not all of them at one moment, since none comes back. Who waits in another call is seen there and stays undisturbed,
-//! for as long as that may last; who runs stands for a moment, which is outside of every call. The guest runs meanwhile.
+//! for as long as that may last; who runs stands for a moment, which is outside of every call. The guest runs meanwhile: such a stop is
+//! of one thread, and none of the pauses that are counted.
 //!
 //! Nothing is held for the sake of a vCPU that is over. As long as one is not, it is held like one of which it is not known who executes it.
 //!

@@ -14,6 +14,7 @@ use tracer::guest::StopError;
 use tracer::host_events::HostEvents;
 use tracer::target::{PhysicalMemory, VcpuRegisters};
 
+use super::again::{Nested, until_outside};
 use super::backing::map_all;
 use super::error::ForeignError;
 use super::kernel_watch::KernelWatch;
@@ -156,8 +157,7 @@ impl Foreign {
         };
         let mapped = map(&process, &mut slots, &ram, &window, file)?;
         let top = TopTable::of(&ram, &registers);
-        let paused = parked.let_go();
-        times.released(paused);
+        let paused = parked.let_go(&mut times);
         Ok(Some(Self {
             process,
             clocks: Arc::new(VcpuClocks::new(vcpus.count(), HOST)),
@@ -315,56 +315,57 @@ impl Foreign {
     pub(crate) fn hold(&self) -> Result<Vec<FullRegisters>, StopError> {
         let mut hold = self.hold.borrow_mut();
         if hold.holders == 0 {
-            let (parked, registers) = self.park_outside_guests(Instant::now() + PATIENCE)?;
-            self.times.borrow_mut().parked(parked.held());
+            let (parked, registers) = self.park_outside_guests()?;
             (hold.parked, hold.registers) = (Some(parked), registers);
         }
         hold.holders += 1;
         Ok(hold.registers.clone())
     }
 
-    /// Parks all vCPUs at a moment in which none executes a guest of the guest, or its firmware. Between two attempts the guest
-    /// runs as long as it has stood still. One that only seems to is waited for [`IN_SUSPICION`].
-    fn park_outside_guests(
-        &self,
-        deadline: Instant,
-    ) -> Result<(AllParked, Vec<FullRegisters>), StopError> {
+    /// Parks all vCPUs at a moment in which none executes a guest of the guest, or its firmware. One that only seems to is waited for
+    /// [`IN_SUSPICION`].
+    fn park_outside_guests(&self) -> Result<(AllParked, Vec<FullRegisters>), StopError> {
         let begun = Instant::now();
-        loop {
-            let asked = Instant::now();
-            let parked = self.park_all(deadline);
-            let (parked, registers) = parked.map_err(|error| self.missed(&error))?;
+        let attempt = |deadline| {
+            let (parked, registers) = self.park_all(deadline)?;
             let suspects = self.kernel_text();
             let suspects = suspects.filter(|_| begun.elapsed() < IN_SUSPICION);
             let memory = self.ram.memory().ram();
-            let Some(nested) = outside_of_kernel(&registers, memory, suspects) else {
-                return Ok((parked, registers));
-            };
-            drop(parked);
-            let now = Instant::now();
-            if now >= deadline {
-                return Err(StopError::Nested {
-                    vcpu: u16::try_from(nested).unwrap_or(u16::MAX),
-                    deadline: PATIENCE,
-                });
-            }
-            std::thread::sleep(now.saturating_duration_since(asked));
-        }
+            Ok(match outside_of_kernel(&registers, memory, suspects) {
+                None => Ok((parked, registers)),
+                Some(vcpu) => {
+                    let stood = parked.let_go(&mut self.times.borrow_mut()).length;
+                    Err(Nested { vcpu, stood })
+                }
+            })
+        };
+        until_outside(PATIENCE, attempt, |error| self.missed(error))
     }
 
     /// Parks all vCPUs, those too that came since the last time.
     fn park_all(&self, deadline: Instant) -> Result<(AllParked, Vec<FullRegisters>), ForeignError> {
         let mut parked = self.park_listed(deadline)?;
-        let registers = parked.registers(deadline)?;
-        Ok((parked, registers))
+        match parked.registers(deadline) {
+            Ok(registers) => Ok((parked, registers)),
+            Err(error) => {
+                parked.let_go(&mut self.times.borrow_mut());
+                Err(error)
+            }
+        }
     }
 
     fn park_listed(&self, deadline: Instant) -> Result<AllParked, ForeignError> {
         loop {
             let listed = self.vcpus.list(&self.process)?;
             let parked = park(&self.process, &self.vcpus.all(), deadline)?;
-            if self.vcpus.are_all(listed, &self.process)? {
-                return Ok(parked);
+            let mut times = self.times.borrow_mut();
+            times.parked(parked.held());
+            match self.vcpus.are_all(listed, &self.process) {
+                Ok(true) => return Ok(parked),
+                others => {
+                    parked.let_go(&mut times);
+                    others?;
+                }
             }
         }
     }
@@ -376,9 +377,9 @@ impl Foreign {
         if hold.holders > 0 {
             return;
         }
-        if let Some(paused) = hold.parked.take().map(AllParked::let_go) {
+        if let Some(parked) = hold.parked.take() {
+            let paused = parked.let_go(&mut self.times.borrow_mut());
             self.last_pause.set(paused.length);
-            self.times.borrow_mut().released(paused);
         }
     }
 
@@ -423,9 +424,10 @@ impl Foreign {
         };
         let deadline = Instant::now() + LONG;
         let mut parked = self.park_listed(deadline)?;
-        let mut slots = Slots::of(&mut parked, &self.process, self.vm, deadline)?;
-        window.close(&mut slots)?;
-        drop(slots);
+        let slots = Slots::of(&mut parked, &self.process, self.vm, deadline);
+        let closed = slots.and_then(|mut slots| window.close(&mut slots));
+        parked.let_go(&mut self.times.borrow_mut());
+        closed?;
         // Not before: what is still there is tried again, and told, and nobody else takes it for left meanwhile.
         self.window = None;
         Ok(())

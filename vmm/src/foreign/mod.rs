@@ -3,6 +3,7 @@
 //! Only here is another process held by ptrace, and only on one thread. What is done to the VMM leaves no trace: threads are
 //! seized for each pause alone, calls in their names use memory below their stacks and put back what was there.
 
+mod again;
 mod backends;
 mod backing;
 mod closed;
@@ -20,6 +21,7 @@ mod machine;
 pub mod memory;
 mod others;
 mod park;
+mod parked;
 pub mod process;
 mod ptrace;
 mod remote;

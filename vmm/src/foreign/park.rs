@@ -13,7 +13,7 @@
 //! Which thread executes a vCPU shows only while it does. While that is not known of one, because the VMM had stopped its guest
 //! before we came, or keeps the descriptor of one that it has taken out of the guest, **all threads of the VMM are held**: each of them can
 //! execute whatever vCPU the VMM has a descriptor of, and a thread that is made for that enters the guest at once. Then none can enter the
-//! guest, and any that stands can be asked for its registers. One that the VMM has no descriptor of, and that is over ([`closed`](super::closed)), needs
+//! guest, and any that stands can be asked for the registers of all such vCPUs ([`parked`](super::parked)). One that the VMM has no descriptor of, and that is over ([`closed`](super::closed)), needs
 //! nobody held.
 
 use std::sync::Arc;
@@ -24,11 +24,13 @@ use tracer::guest::Paused;
 use super::error::ForeignError;
 use super::held::{HeldThread, Rest, Together};
 use super::others::{Others, hold_others, recognise};
+use super::parked::ParkedVcpus;
 use super::process::Process;
 use super::threads::find_threads;
 use super::urgent::Urgent;
 use super::vcpu::{ForeignVcpu, Parked, Stage};
 use crate::clock::host_tsc;
+use crate::pause_times::PauseTimes;
 use crate::quiesce::Requested;
 use crate::vcpu::FullRegisters;
 
@@ -41,7 +43,7 @@ pub(super) struct AllParked {
     /// All that there are.
     all: Vec<Arc<ForeignVcpu>>,
     /// Those of them that are not over, in the same order.
-    vcpus: Together<Parked>,
+    vcpus: ParkedVcpus,
     /// Threads that could be one that executes a vCPU.
     others: Together<HeldThread>,
     /// When the first of them was asked to stop: until then the guest ran as ever.
@@ -56,15 +58,17 @@ impl AllParked {
         self.asked.at.elapsed()
     }
 
-    /// Lets all of them go; when and for how long the guest stood still.
-    pub fn let_go(self) -> Paused {
+    /// Lets all of them go; when and for how long the guest stood still, which is counted.
+    pub fn let_go(self, times: &mut PauseTimes) -> Paused {
         drop(self.vcpus);
         let length = self.asked.at.elapsed();
         drop(self.others);
-        Paused {
+        let paused = Paused {
             counter: self.asked.counter,
             length,
-        }
+        };
+        times.released(paused);
+        paused
     }
 
     /// One of them.
@@ -75,7 +79,7 @@ impl AllParked {
         let wanted = self.all.get(usize::from(vcpu));
         let wanted = wanted.ok_or(ForeignError::NotHeld { pid, vcpu })?;
         let vcpu = wanted.number();
-        let found = self.vcpus.iter_mut().find(|parked| parked.is(wanted));
+        let found = self.vcpus.get_mut(wanted);
         found.ok_or(ForeignError::Closed { pid, vcpu })
     }
 
@@ -84,12 +88,11 @@ impl AllParked {
     /// # Errors
     /// [`ForeignError::Call`] and others, where KVM has to be asked.
     pub fn registers(&mut self, deadline: Instant) -> Result<Vec<FullRegisters>, ForeignError> {
-        let mut parked = self.vcpus.iter_mut().peekable();
         let each = self.all.iter().map(|vcpu| {
-            let own = parked.next_if(|parked| parked.is(vcpu));
-            own.map_or_else(
+            let parked = self.vcpus.get_mut(vcpu);
+            parked.map_or_else(
                 || Ok(FullRegisters::default()),
-                |own| own.registers(deadline),
+                |parked| parked.registers(deadline),
             )
         });
         each.collect()
@@ -115,7 +118,7 @@ impl AllParked {
         process: &'p Process,
     ) -> Result<(&'p mut Parked, Others<'p>), ForeignError> {
         let pid = process.pid();
-        let parked = self.vcpus.iter().map(Parked::thread).collect();
+        let parked = self.vcpus.threads();
         let others = Others::of(process, parked, &mut self.others);
         let first = self.vcpus.first_mut();
         let first = first.ok_or(ForeignError::NotHeld { pid, vcpu: 0 })?;
@@ -123,7 +126,7 @@ impl AllParked {
     }
 }
 
-/// Parks all vCPUs that are not over. Where all are, somebody has to stand all the same, to be asked in its name.
+/// Parks all vCPUs that are not over. Where all are, somebody has to stand all the same, to be asked in its name: the first is parked.
 ///
 /// # Errors
 /// [`ForeignError::Late`] names one that was not out in time, [`ForeignError::Ended`] one whose thread has ended, with its VMM,
@@ -138,7 +141,7 @@ pub(super) fn park(
     let mut executed = all.clone();
     executed.retain(|vcpu| !vcpu.is_over());
     if executed.is_empty() {
-        executed.clone_from(&all);
+        executed.extend(all.first().cloned());
     }
     let parked = park_each(process, &executed, deadline)?;
     Ok(AllParked { all, ..parked })
@@ -163,7 +166,7 @@ fn park_each(
             }
             parked => parked?,
         };
-        if known.vcpus.len() == vcpus.len() {
+        if known.vcpus.are_executed() {
             return Ok(known);
         }
         let others = hold_others(process, vcpus, deadline)?;
@@ -241,14 +244,14 @@ fn out_of_guest(
     step_until(&mut parked, deadline, |stage| stage == Stage::Parked)?;
     Ok(AllParked {
         all: vcpus.to_vec(),
-        vcpus: parked,
+        vcpus: ParkedVcpus::of(vcpus, parked),
         others: Vec::new().into(),
         asked,
         _urgent: urgent,
     })
 }
 
-/// All vCPUs in their order: each that no thread executes gets one of the others, to be asked in its name.
+/// All vCPUs: for those that no thread executes one of the others stands in.
 fn joined(
     process: &Process,
     vcpus: &[Arc<ForeignVcpu>],
@@ -256,25 +259,16 @@ fn joined(
     mut others: Together<HeldThread>,
     deadline: Instant,
 ) -> Result<AllParked, ForeignError> {
-    let pid = process.pid();
-    let mut parked = known.vcpus.apart().into_iter();
-    let each = vcpus.iter().map(|vcpu| {
-        let vcpu_number = vcpu.number();
-        let nobody = ForeignError::NoThread {
-            pid,
-            vcpu: vcpu_number,
-        };
-        match vcpu.thread() {
-            Some(_) => parked.next().ok_or(nobody),
-            None => {
-                let one = one_that_stands(&mut others, deadline)?;
-                Ok(vcpu.stand_in(one.ok_or(nobody)?))
-            }
-        }
-    });
-    let vcpus = each.collect::<Result<Vec<_>, _>>()?;
+    let Some(unknown) = vcpus.iter().find(|vcpu| vcpu.thread().is_none()) else {
+        return Ok(known);
+    };
+    let one = one_that_stands(&mut others, deadline)?;
+    let one = one.ok_or_else(|| ForeignError::NoThread {
+        pid: process.pid(),
+        vcpu: unknown.number(),
+    })?;
     Ok(AllParked {
-        vcpus: vcpus.into(),
+        vcpus: known.vcpus.with(unknown.stand_in(one)),
         others,
         ..known
     })
@@ -323,5 +317,95 @@ fn step_until(
             let what = "its vCPU was to leave the guest";
             return Err(ForeignError::Late { thread, what });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+    use crate::foreign::vcpu::testing::{is_prepared, vcpu_of};
+
+    /// A process of two threads, which ends when nobody can write to it any more.
+    fn of_two_threads() -> (Child, Process) {
+        const SCRIPT: &str = "import threading, time, sys\n\
+            threading.Thread(target=time.sleep, args=[1000], daemon=True).start()\n\
+            print('begun', flush=True)\nsys.stdin.readline()";
+        let mut vmm = Command::new("python3");
+        let vmm = vmm.args(["-c", SCRIPT]).stdin(Stdio::piped());
+        let mut vmm = vmm.stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(vmm.stdout.take().unwrap());
+        said.read_line(&mut String::new()).unwrap();
+        let process = Process::open(vmm.id().cast_signed()).unwrap();
+        (vmm, process)
+    }
+
+    /// So many, by number.
+    fn vcpus_of(process: &Process, count: u16) -> Vec<Arc<ForeignVcpu>> {
+        let vcpus = (0..count).map(|number| vcpu_of(process, number));
+        vcpus.map(Arc::new).collect()
+    }
+
+    fn ends(mut vmm: Child) {
+        drop(vmm.stdin.take());
+        assert!(vmm.wait().unwrap().success());
+    }
+
+    /// A VMM that keeps vCPUs out of its guest can have more of them than threads: no pause came to pass.
+    #[test]
+    fn one_thread_stands_in_for_all_vcpus_that_nobody_executes() {
+        let (vmm, process) = of_two_threads();
+        let (pid, deadline) = (process.pid(), Instant::now() + Duration::from_secs(300));
+        let [first, second] = process.threads().unwrap().try_into().unwrap();
+        let vcpus = vcpus_of(&process, 5);
+        vcpus[1].set_thread(&process, first);
+        vcpus[4].is_executed_by_nobody();
+        let mut parked = park(&process, &vcpus, deadline).unwrap();
+        for (number, executes) in [(0, second), (1, first), (3, second), (2, second)] {
+            let one = parked.get_mut(pid, number).unwrap();
+            assert!(one.is(&vcpus[usize::from(number)]));
+            let thread = one.call("gettid", libc::SYS_gettid, [0; 6], deadline);
+            assert_eq!(thread.unwrap(), u64::from(executes.cast_unsigned()));
+            // What is asked about it is not what was in its page before.
+            assert!(is_prepared(&vcpus[usize::from(number)]));
+        }
+        let over = parked.get_mut(pid, 4);
+        assert!(matches!(over, Err(ForeignError::Closed { vcpu: 4, .. })));
+        assert!(parked.caller(pid).unwrap().is(&vcpus[0]));
+        let (caller, mut others) = parked.caller_and_others(&process).unwrap();
+        assert!(caller.is(&vcpus[0]));
+        others.hold(deadline).unwrap();
+        let mut times = PauseTimes::default();
+        let paused = parked.let_go(&mut times);
+        assert_eq!(
+            (times.released.spread().count, times.each),
+            (1, vec![paused])
+        );
+        assert!(!vcpus.iter().any(|vcpu| is_prepared(vcpu)));
+        ends(vmm);
+    }
+
+    /// Its memory for tracing could not be given back.
+    #[test]
+    fn of_a_guest_whose_vcpus_are_all_over_one_is_parked() {
+        let (vmm, process) = of_two_threads();
+        let (pid, deadline) = (process.pid(), Instant::now() + Duration::from_secs(300));
+        let vcpus = vcpus_of(&process, 3);
+        vcpus.iter().for_each(|vcpu| vcpu.is_executed_by_nobody());
+        let mut parked = park(&process, &vcpus, deadline).unwrap();
+        assert_eq!(parked.registers(deadline).unwrap().len(), 3);
+        let caller = parked.caller(pid).unwrap();
+        let own = caller.call("getpid", libc::SYS_getpid, [0; 6], deadline);
+        assert_eq!(own.unwrap(), u64::from(pid.cast_unsigned()));
+        for vcpu in [1, 2] {
+            let over = parked.get_mut(pid, vcpu);
+            assert!(matches!(over, Err(ForeignError::Closed { .. })));
+        }
+        let none = parked.get_mut(pid, 3);
+        assert!(matches!(none, Err(ForeignError::NotHeld { vcpu: 3, .. })));
+        drop(parked);
+        ends(vmm);
     }
 }

@@ -182,13 +182,20 @@ impl Process {
         table: &Path,
         prefix: &str,
     ) -> Result<Vec<(i32, String)>, ForeignError> {
+        let untold = |error| match self.is_ending() {
+            // What is refused then is said of its end.
+            true => ForeignError::NoProcess { pid: self.pid },
+            false => self.unreadable("fd")(error),
+        };
         let mut found = Vec::new();
-        for entry in fs::read_dir(table).map_err(self.unreadable("fd"))? {
-            let entry = entry.map_err(self.unreadable("fd"))?;
+        for entry in fs::read_dir(table).map_err(untold)? {
+            let entry = entry.map_err(untold)?;
             let target = match fs::read_link(entry.path()) {
                 // It was closed meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                target => target.map_err(self.unreadable("fd"))?,
+                // A file far down in folders: none of what is looked for is called so.
+                Err(error) if error.raw_os_error() == Some(libc::ENAMETOOLONG) => continue,
+                target => target.map_err(untold)?,
             };
             let rest = target.to_str().and_then(|name| name.strip_prefix(prefix));
             let number = entry.file_name().to_str().and_then(|fd| fd.parse().ok());
@@ -581,6 +588,50 @@ mod tests {
         assert_eq!(kept(&process.table()), 1);
         assert_eq!(process.vcpu_descriptors_of(i32::MAX).unwrap(), []);
         other.kill().unwrap();
+        other.wait().unwrap();
+    }
+
+    /// Its VMM could have prevented by that that it is let go.
+    #[test]
+    fn a_file_whose_path_is_too_long_to_be_told_hides_no_other() {
+        const SCRIPT: &str = "import os, sys\nlong = 'd' * 250\n\
+            for _ in range(20): os.mkdir(long); os.chdir(long)\n\
+            far = open('far', 'w')\nkept = os.memfd_create('kept')\n\
+            print('opened', far.fileno(), flush=True)\nsys.stdin.readline()";
+        let folder = tempfile::tempdir().unwrap();
+        let mut other = Command::new("python3");
+        let other = other.args(["-c", SCRIPT]).current_dir(folder.path());
+        let other = other.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut other = other.spawn().unwrap();
+        let mut said = String::new();
+        let mut stdout = BufReader::new(other.stdout.take().unwrap());
+        stdout.read_line(&mut said).unwrap();
+        let far = said.trim_end().strip_prefix("opened ").unwrap();
+        let process = Process::open(other.id().cast_signed()).unwrap();
+        let untold = fs::read_link(process.table().join(far)).unwrap_err();
+        assert_eq!(untold.raw_os_error(), Some(libc::ENAMETOOLONG));
+        assert_eq!(process.descriptors("/memfd:kept").unwrap().len(), 1);
+        drop(other.stdin.take());
+        other.wait().unwrap();
+    }
+
+    /// It was said that it takes root.
+    #[test]
+    fn what_is_refused_of_one_that_has_ended_is_told_as_its_end() {
+        let mut other = Command::new("cat");
+        let mut other = other.stdin(Stdio::piped()).spawn().unwrap();
+        let process = Process::open(other.id().cast_signed()).unwrap();
+        let no_folder = process.path("comm");
+        let refused = || process.descriptors_in(&no_folder, VCPU).unwrap_err();
+        assert!(matches!(refused(), ForeignError::Proc { .. }));
+        other.kill().unwrap();
+        // It is there until it is waited for, and so is that file.
+        while !process.has_ended(process.pid()) {
+            std::thread::yield_now();
+        }
+        let ended = refused();
+        assert!(matches!(ended, ForeignError::NoProcess { .. }), "{ended:?}");
+        assert!(no_folder.exists());
         other.wait().unwrap();
     }
 

@@ -321,6 +321,16 @@ impl Parked {
         Arc::ptr_eq(&self.vcpu, vcpu)
     }
 
+    /// Its thread, which stands in for those that execute vCPUs, does so for this one from now on.
+    pub fn turn_to(&mut self, vcpu: &Arc<ForeignVcpu>) {
+        if self.is(vcpu) {
+            return;
+        }
+        self.vcpu.page.restore(self.prepared);
+        self.prepared = vcpu.page.prepare();
+        self.vcpu = Arc::clone(vcpu);
+    }
+
     /// It may stay where it is.
     pub const fn stay(&mut self) {
         self.stage = Stage::Parked;
@@ -591,5 +601,33 @@ impl Drop for Parked {
             self.vcpu.page.exit_immediately(before);
         }
         self.vcpu.page.restore(self.prepared);
+    }
+}
+
+#[cfg(test)]
+pub(super) mod testing {
+    use std::os::fd::OwnedFd;
+
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+
+    /// A vCPU of a process that has no descriptor of it: nobody executes it, and its page is of zeros.
+    pub fn vcpu_of(process: &Process, vcpu: u16) -> ForeignVcpu {
+        let file: OwnedFd = memfd_create("run", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 1 << 16).unwrap();
+        let page = RunPage::map(file).unwrap();
+        let descriptor = VcpuDescriptor { vcpu, fd: -1 };
+        ForeignVcpu {
+            file: VcpuFile::of(process.pid(), descriptor, page.descriptor()),
+            thread: Cell::default(),
+            page,
+            way: WayBack::find(process).unwrap(),
+        }
+    }
+
+    /// Whether KVM is to leave its registers in its page.
+    pub fn is_prepared(vcpu: &ForeignVcpu) -> bool {
+        vcpu.page.is_stale()
     }
 }

@@ -4,7 +4,9 @@
 //! said; it finds cells all the same, of zeros (`stub/cell.rs`). A vCPU's descriptor is there before its guest is told of it,
 //! which has to start it then: some milliseconds. So descriptors that were listed just before all others stood still are
 //! all that can execute anything. One that was closed and comes back could be entered at once; that none has is seen once all others
-//! stand.
+//! stand, in the table of descriptors of the first thread, which is that of all threads but those that were made without it: those were
+//! each looked at when it was seen to be over ([`closed`](super::closed)). Nothing less than a look at each descriptor tells: their number
+//! stays when one is closed and another one comes.
 
 use std::cell::RefCell;
 use std::sync::Arc;
