@@ -64,21 +64,18 @@ struct Unfinished {
 }
 
 impl Unfinished {
-    /// These could not be traced, from `begun` to `now`, after what was `before`. The first time it is tried again as soon as the guest
-    /// has been seen to change nothing: no pause is needed to see that, and mostly it stays so.
-    fn after(before: Option<Self>, mut came: Vec<Came>, begun: Duration, now: Duration) -> Self {
+    /// These could not be traced. It is tried again as soon as the guest has been seen to change nothing: no pause is needed to see
+    /// that, and mostly it stays so.
+    fn with(self, mut came: Vec<Came>) -> Self {
         came.iter_mut().for_each(|came| came.may_run = true);
-        let Some(before) = before else {
-            return Self {
-                came,
-                next: now,
-                rest: Duration::ZERO,
-            };
-        };
-        let rest = before.rest.saturating_mul(2);
-        let rest = rest.clamp(SHORTEST_REST, WINDOW_PERIOD);
-        let next = put_off(begun, now, rest);
-        Self { came, next, rest }
+        Self { came, ..self }
+    }
+
+    /// It was seen so, and did not stay so from `begun` to `now`.
+    fn put_off(&mut self, begun: Duration, now: Duration) {
+        let twice = self.rest.saturating_mul(2);
+        self.rest = twice.clamp(SHORTEST_REST, WINDOW_PERIOD);
+        self.next = put_off(begun, now, self.rest);
     }
 }
 
@@ -123,11 +120,10 @@ impl Modules {
         on.patching.is_for_a_look(false);
     }
 
-    /// Whether something is left of an earlier look, and it may be done now. Asking for that pauses nobody.
+    /// Whether something is left of an earlier look, and it may be done now.
     fn is_time_to_try_again(&self, on: &Attachment, guest: &impl Guest, now: Duration) -> bool {
         let left = self.unfinished.as_ref();
-        left.is_some_and(|left| now >= left.next)
-            && on.engine.changes_text(guest.memory()) != Some(true)
+        left.is_some_and(|left| now >= left.next) && !on.is_seen_to_change_text(guest)
     }
 
     /// Traces what has come, and what could not be traced before.
@@ -141,6 +137,7 @@ impl Modules {
         let begun = (on.shared.host.now)();
         on.look_for_lost_probes();
         on.take_over_image(guest.memory());
+        let was_free = !on.is_seen_to_change_text(guest);
         let mut left = self.unfinished.take();
         let mut came = left
             .as_mut()
@@ -159,10 +156,13 @@ impl Modules {
         is_done &= probes.modules_came(on, guest, &came, stops);
         self.looks = self.looks.and(*stops);
         let now = (on.shared.host.now)();
-        match is_done {
-            true => on.note_late(&came, now),
-            false => self.unfinished = Some(Unfinished::after(left, came, begun, now)),
+        if is_done {
+            return on.note_late(&came, now);
         }
+        if let Some(left) = left.as_mut().filter(|_| was_free) {
+            left.put_off(begun, now);
+        }
+        self.unfinished = Some(left.unwrap_or_default().with(came));
     }
 }
 
@@ -182,6 +182,11 @@ impl Tracing {
 }
 
 impl Attachment {
+    /// Whether the guest is changing its own text, as far as its memory says it now: nobody is paused.
+    fn is_seen_to_change_text(&self, guest: &impl Guest) -> bool {
+        self.engine.changes_text(guest.memory()) == Some(true)
+    }
+
     /// Sessions that are started say how many modules they have not been able to trace yet.
     fn note_waiting(&mut self, modules: u64) {
         let found = self.found();
