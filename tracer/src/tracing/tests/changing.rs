@@ -276,19 +276,21 @@ fn a_probe_whose_module_came_meanwhile_is_recorded_when_the_change_is_over() {
     assert_eq!(on.probe(), ("waiting".to_owned(), None));
 }
 
-/// A module that is unloaded before that is waited for as any other.
+/// A module that is unloaded before that, and comes again, is late once, and not since it came first.
 #[test]
-fn what_has_gone_before_the_change_was_over_is_not_tried_again() {
+fn what_has_gone_before_the_change_was_over_is_not_late() {
     let mut on = Changing::tracing(PatchMethod::Quiesce, &["mod:one:*"]);
     on.holds(true);
     on.loads("one", &["one_open"]);
     on.looks();
+    let seen = NOW.get() - Duration::from_millis(31);
     on.does(|modules| _ = modules.unload_last());
+    on.loads("one", &["one_open"]);
     on.looks();
     on.holds(false);
     on.looks();
-    on.looks();
-    assert_eq!((patched(&on.tracing), on.late()), (0, Vec::new()));
+    assert_eq!(patched(&on.tracing), 1);
+    assert_eq!(on.late(), [late("one", 1, NOW.get() - seen)]);
 }
 
 /// A change that never ends (a `BUG` of the kernel's) once took six pauses at each tick.
