@@ -331,11 +331,6 @@ impl Engine {
         self.transient.look(memory, &self.image, sites)
     }
 
-    /// Whether the guest is changing its own text, or is about to. None where that cannot be told.
-    pub fn changes_text(&self, memory: &(impl PhysicalMemory + ?Sized)) -> Option<bool> {
-        self.transient.inside.as_ref()?.changes_text(&memory)
-    }
-
     /// As [`Self::look`], and takes in the functions of modules that have come, as many as one look may read: first of
     /// all those of the module whose description is at `announced`, whose init function is about to be called.
     ///

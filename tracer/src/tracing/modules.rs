@@ -184,7 +184,8 @@ impl Tracing {
 impl Attachment {
     /// Whether the guest is changing its own text, as far as its memory says it now: nobody is paused.
     fn is_seen_to_change_text(&self, guest: &impl Guest) -> bool {
-        self.engine.changes_text(guest.memory()) == Some(true)
+        let transient = self.engine.transient();
+        transient.changes_text(guest.memory()) == Some(true)
     }
 
     /// Sessions that are started say how many modules they have not been able to trace yet.
