@@ -308,6 +308,12 @@ impl Transient {
         sites.gone(freed.map(|site| site.function));
     }
 
+    /// Whether the guest is changing its own text, or is about to. None where that cannot be told.
+    #[must_use]
+    pub fn changes_text(&self, memory: &(impl PhysicalMemory + ?Sized)) -> Option<bool> {
+        self.inside.as_ref()?.changes_text(&memory)
+    }
+
     /// Whether modules can come and go.
     #[must_use]
     pub fn has_modules(&self) -> bool {

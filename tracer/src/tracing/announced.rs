@@ -9,6 +9,7 @@ use terms::addr::Gva;
 use super::attachment::Attachment;
 use super::modules::Modules;
 use super::probes::SetProbes;
+use super::stops::Stops;
 use super::{Tracing, TracingError};
 use crate::guest::Guest;
 
@@ -33,7 +34,8 @@ impl Tracing {
             attachment.engine.part_goes(start);
             return attachment.look_for_lost_probes();
         }
-        if let Err(error) = attachment.take_in_part(guest, start) {
+        let looks = &mut self.modules.looks;
+        if let Err(error) = attachment.take_in_part(guest, start, looks) {
             attachment.remarks.say(Level::Error, error);
         }
     }
@@ -48,13 +50,12 @@ impl Modules {
         guest: &impl Guest,
         vcpu: u16,
     ) {
-        match guest.stop() {
-            Ok(stopped) => {
-                let registers = stopped.vcpus().get(usize::from(vcpu));
-                let module = registers.map(|registers| Gva(registers.rdi));
-                drop(stopped);
-                self.look(on, probes, guest, module);
-            }
+        let module = self.looks.during(guest, |stopped| {
+            let registers = stopped.vcpus().get(usize::from(vcpu));
+            registers.map(|registers| Gva(registers.rdi))
+        });
+        match module {
+            Ok(module) => self.look(on, probes, guest, module),
             // The next look finds it, and counts it as late.
             Err(error) => on.remarks.say(Level::Warn, error),
         }
@@ -62,22 +63,28 @@ impl Modules {
 }
 
 impl Attachment {
-    fn take_in_part(&mut self, guest: &impl Guest, start: Gva) -> Result<(), TracingError> {
-        let mut stopped = guest.stop()?;
-        if self.engine.part_came(&mut stopped, start)? == 0 {
-            return Ok(());
-        }
-        let started = self.sessions.started();
-        let ids: Vec<_> = started
-            .filter_map(|session| session.live.as_ref().map(|live| live.id))
-            .collect();
-        for id in ids {
-            let selection = self.engine.sessions().get(id)?.selection.clone();
-            let memory = &mut guest.memory().clone();
-            let plan = self.engine.plan(memory, id, &selection)?;
-            self.engine.apply(&mut stopped, &plan)?;
-        }
-        Ok(())
+    fn take_in_part(
+        &mut self,
+        guest: &impl Guest,
+        start: Gva,
+        looks: &mut Stops,
+    ) -> Result<(), TracingError> {
+        looks.during(guest, |stopped| {
+            if self.engine.part_came(stopped, start)? == 0 {
+                return Ok(());
+            }
+            let started = self.sessions.started();
+            let ids: Vec<_> = started
+                .filter_map(|session| session.live.as_ref().map(|live| live.id))
+                .collect();
+            for id in ids {
+                let selection = self.engine.sessions().get(id)?.selection.clone();
+                let memory = &mut guest.memory().clone();
+                let plan = self.engine.plan(memory, id, &selection)?;
+                self.engine.apply(stopped, &plan)?;
+            }
+            Ok(())
+        })?
     }
 }
 

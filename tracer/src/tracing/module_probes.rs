@@ -1,41 +1,53 @@
 //! Probes of modules that come: each is set where its text is now, whenever its module has come.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use log::Level;
 
 use super::TracingError;
 use super::attachment::Attachment;
+use super::modules::Came;
+use super::patience::is_patching;
 use super::probe_text::Read;
 use super::probes::{SetProbe, SetProbes, room_of_records};
 use super::stops::Stops;
 use crate::engine::probes::ProbeId;
 use crate::guest::Guest;
 
+impl SetProbe {
+    /// Whether it is to be set when its module has come: it is not there, or could not be recorded there before.
+    fn waits(&self, on: &Attachment) -> bool {
+        self.there(on).is_none() || self.obstacle.is_some()
+    }
+}
+
 impl SetProbes {
-    /// These modules have come. `late` is for how long at most they can have run before that was seen, of each.
+    /// These modules have come. Says whether all was done that can be, or the guest was changing its own text: then it is for a later
+    /// look at the same modules.
     pub fn modules_came(
         &mut self,
         on: &mut Attachment,
         guest: &impl Guest,
-        came: &[(Arc<str>, Option<Duration>)],
-    ) {
+        came: &[Came],
+        stops: &mut Stops,
+    ) -> bool {
+        let mut is_done = true;
         for index in 0..self.0.len() {
-            let waiting = self.0.get(index).filter(|set| set.there(on).is_none());
+            let waiting = self.0.get(index).filter(|set| set.waits(on));
             let module = waiting.and_then(|set| set.module.clone());
-            let came = module.and_then(|module| came.iter().find(|(one, _)| *one == module));
-            let Some((module, late)) = came else {
+            let came = module.and_then(|module| came.iter().find(|one| one.module == module));
+            let Some(came) = came else {
                 continue;
             };
-            let set = self.set_again(on, guest, index);
+            let set = self.set_again(on, guest, index, stops);
+            is_done &= !set.as_ref().is_err_and(is_patching);
             let Some(probe) = self.0.get_mut(index) else {
                 continue;
             };
             let said = format!("probe {} ({})", probe.id.0, probe.name);
+            let module = &came.module;
             probe.obstacle = set.as_ref().err().map(TracingError::to_string);
             match set {
                 Ok(()) => {
+                    let late = came.late((on.shared.host.now)());
                     let late = late.map_or(String::new(), |late| {
                         format!(", at most {} ms after it came", late.as_millis())
                     });
@@ -48,27 +60,30 @@ impl SetProbes {
                 }
             }
         }
+        is_done
     }
 
-    /// Puts a probe where its text is now, and has its session record it if that is started.
+    /// Puts a probe where its text is now, if it is not there, and has its session record it if that is started.
     fn set_again(
         &mut self,
         on: &mut Attachment,
         guest: &impl Guest,
         index: usize,
+        stops: &mut Stops,
     ) -> Result<(), TracingError> {
         let Some(set) = self.0.get_mut(index) else {
             return Ok(());
         };
-        let now = place(on, set)?;
-        set.now = Some(now);
+        if set.there(on).is_none() {
+            set.now = Some(place(on, set)?);
+        }
         let (id, enabled) = (set.id, set.enabled);
         let session = on.sessions.find(&set.session)?;
         let is_started = on.sessions.at(session)?.recording().is_ok();
         if !enabled || !is_started {
             return Ok(());
         }
-        self.record(on, guest, session, &[id], &mut Stops::default())
+        self.record(on, guest, session, &[id], stops)
     }
 }
 

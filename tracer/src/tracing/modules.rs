@@ -15,17 +15,68 @@ use super::patience::is_patching;
 use super::probes::SetProbes;
 use super::remarks::functions_traced;
 use super::stops::Stops;
+use super::window::{WINDOW_PERIOD, put_off};
 use crate::engine::Moved;
 use crate::guest::Guest;
 
-/// When the guest was asked for its modules.
+/// The least time between two tries to trace what has come, while the guest lets none of them be the last; each is twice as long
+/// as the one before, up to [`WINDOW_PERIOD`].
+const SHORTEST_REST: Duration = Duration::from_millis(40);
+
+/// When the guest was asked for its modules, and what came of it.
 #[derive(Debug, Default)]
 pub(super) struct Modules {
     last: Option<Duration>,
     /// Modules have their turn in a later look since this one, or since the one after it.
     waiting_since: Option<Duration>,
-    /// What the last look has found could not be traced, as the guest was changing its own text.
-    is_unfinished: bool,
+    /// What is there and could not be traced, as the guest was changing its own text.
+    unfinished: Option<Unfinished>,
+    /// The pauses in which what has come was traced, or the guest was asked what that is.
+    pub looks: Stops,
+}
+
+/// A module that has come.
+#[derive(Debug, Clone)]
+pub(super) struct Came {
+    pub module: Arc<str>,
+    /// When none of its functions had run; none where nobody knows.
+    since: Option<Duration>,
+    /// Whether they may run before they are traced.
+    may_run: bool,
+}
+
+impl Came {
+    /// For how long at most its functions have been called and were not traced; none where they were not, or nobody knows.
+    pub fn late(&self, now: Duration) -> Option<Duration> {
+        let since = self.since.filter(|_| self.may_run);
+        since.map(|since| now.saturating_sub(since))
+    }
+}
+
+/// What is to be tried again.
+#[derive(Debug, Default)]
+struct Unfinished {
+    came: Vec<Came>,
+    /// Not before this,
+    next: Duration,
+    /// which was so long after the last try, or longer.
+    rest: Duration,
+}
+
+impl Unfinished {
+    /// These could not be traced. It is tried again as soon as the guest has been seen to change nothing: no pause is needed to see
+    /// that, and mostly it stays so.
+    fn with(self, mut came: Vec<Came>) -> Self {
+        came.iter_mut().for_each(|came| came.may_run = true);
+        Self { came, ..self }
+    }
+
+    /// It was seen so, and did not stay so from `begun` to `now`.
+    fn put_off(&mut self, begun: Duration, now: Duration) {
+        let twice = self.rest.saturating_mul(2);
+        self.rest = twice.clamp(SHORTEST_REST, WINDOW_PERIOD);
+        self.next = put_off(begun, now, self.rest);
+    }
 }
 
 impl Modules {
@@ -60,15 +111,22 @@ impl Modules {
             let refused = format!("module {module} cannot be traced: {why}");
             on.remarks.say(Level::Warn, refused);
         }
-        if !moved.is_change() && !self.is_unfinished {
+        if !moved.is_change() && !self.is_time_to_try_again(on, guest, now) {
             return;
         }
+        log::debug!("modules: came {:?}, left {:?}", moved.came, moved.left);
         on.patching.is_for_a_look(true);
         self.follow(on, probes, guest, (&moved, before));
         on.patching.is_for_a_look(false);
     }
 
-    /// Traces what has come.
+    /// Whether something is left of an earlier look, and it may be done now.
+    fn is_time_to_try_again(&self, on: &Attachment, guest: &impl Guest, now: Duration) -> bool {
+        let left = self.unfinished.as_ref();
+        left.is_some_and(|left| now >= left.next) && !on.is_seen_to_change_text(guest)
+    }
+
+    /// Traces what has come, and what could not be traced before.
     fn follow(
         &mut self,
         on: &mut Attachment,
@@ -76,22 +134,35 @@ impl Modules {
         guest: &impl Guest,
         (moved, before): (&Moved, Option<Duration>),
     ) {
+        let begun = (on.shared.host.now)();
         on.look_for_lost_probes();
-        log::debug!("modules: came {:?}, left {:?}", moved.came, moved.left);
         on.take_over_image(guest.memory());
-        self.is_unfinished = !on.refilter_started(guest);
-        let is_late = |module: &&Arc<str>| Some(*module) != moved.announced.as_ref();
-        let late = before.map(|before| (on.shared.host.now)().saturating_sub(before));
-        let came = moved.came.iter().map(|module| {
-            let late = late.filter(|_| is_late(&module));
-            (Arc::clone(module), late)
-        });
-        let came: Vec<_> = came.collect();
-        probes.modules_came(on, guest, &came);
-        if let Some(before) = before {
-            let late: Vec<_> = moved.came.iter().filter(is_late).cloned().collect();
-            on.note_late(&late, before);
+        let was_free = !on.is_seen_to_change_text(guest);
+        let mut left = self.unfinished.take();
+        let mut came = left
+            .as_mut()
+            .map_or_else(Vec::new, |left| std::mem::take(&mut left.came));
+        came.retain(|one| !moved.left.contains(&one.module));
+        came.extend(moved.came.iter().map(|module| {
+            let is_announced = Some(module) == moved.announced.as_ref();
+            Came {
+                module: Arc::clone(module),
+                since: if is_announced { Some(begun) } else { before },
+                may_run: !is_announced,
+            }
+        }));
+        let stops = &mut Stops::default();
+        let mut is_done = on.refilter_started(guest, stops);
+        is_done &= probes.modules_came(on, guest, &came, stops);
+        self.looks = self.looks.and(*stops);
+        let now = (on.shared.host.now)();
+        if is_done {
+            return on.note_late(&came, now);
         }
+        if let Some(left) = left.as_mut().filter(|_| was_free) {
+            left.put_off(begun, now);
+        }
+        self.unfinished = Some(left.unwrap_or_default().with(came));
     }
 }
 
@@ -111,6 +182,12 @@ impl Tracing {
 }
 
 impl Attachment {
+    /// Whether the guest is changing its own text, as far as its memory says it now: nobody is paused.
+    fn is_seen_to_change_text(&self, guest: &impl Guest) -> bool {
+        let transient = self.engine.transient();
+        transient.changes_text(guest.memory()) == Some(true)
+    }
+
     /// Sessions that are started say how many modules they have not been able to trace yet.
     fn note_waiting(&mut self, modules: u64) {
         let found = self.found();
@@ -122,9 +199,8 @@ impl Attachment {
         }
     }
 
-    /// Sessions that trace functions of modules that came after `before` do so from now on only, and say so.
-    fn note_late(&mut self, came: &[Arc<str>], before: Duration) {
-        let late = (self.shared.host.now)().saturating_sub(before);
+    /// Sessions that trace functions of modules which could be called before do so from `now` on only, and say so.
+    fn note_late(&mut self, came: &[Came], now: Duration) {
         let found = self.found();
         for session in self.sessions.started_mut() {
             let selection = session.live.as_ref().and_then(|live| {
@@ -132,7 +208,10 @@ impl Attachment {
                 Some(&session.selection.selected)
             });
             let mut is_late = false;
-            for module in came {
+            for came in came {
+                let (module, Some(late)) = (&came.module, came.late(now)) else {
+                    continue;
+                };
                 let is_of = |id: &&FunctionId| {
                     let function = self.shared.image.function(**id);
                     let its = function.and_then(|function| function.module.as_ref());
@@ -150,9 +229,9 @@ impl Attachment {
         }
     }
 
-    /// Has sessions trace what there is now. Says whether that was done, or the guest was changing its own text: then it is for the
-    /// next look.
-    fn refilter_started(&mut self, guest: &impl Guest) -> bool {
+    /// Has sessions trace what there is now. Says whether that was done, or the guest was changing its own text: then it is for a
+    /// later look.
+    fn refilter_started(&mut self, guest: &impl Guest, stops: &mut Stops) -> bool {
         let mut is_done = true;
         for index in 0..self.sessions.len() {
             let Ok(session) = self.sessions.at(index) else {
@@ -165,7 +244,6 @@ impl Attachment {
                 continue;
             };
             let selected = filter.select(&self.shared.image, &self.shared.sources);
-            let stops = &mut Stops::default();
             let changed = selected
                 .map_err(Into::into)
                 .and_then(|selection| self.change(guest, index, id, (filter, selection), stops));

@@ -31,7 +31,7 @@ pub(super) struct SetProbe {
     pub name: Arc<str>,
     /// The module that it waits for whenever that is not there.
     pub module: Option<Arc<str>>,
-    /// Why it could not be set when its module came last.
+    /// Why it could not be set, or be recorded, when its module came last.
     pub obstacle: Option<String>,
     /// The session that records it while it is started.
     pub session: String,
@@ -132,6 +132,8 @@ impl SetProbe {
         // What has gone for good says where it was.
         let shown = there.or(known.filter(|_| waits_for.is_none()));
         let session = on.sessions.named(&self.session);
+        let is_started = session.is_some_and(|session| session.recording().is_ok());
+        let is_kept_out = waits_for.is_some() || state == "off" && is_started;
         let values = known.into_iter().flat_map(|probe| &probe.capture.values);
         let values = values.map(|value| FieldStatus {
             name: value.name.to_string(),
@@ -147,7 +149,7 @@ impl SetProbe {
             tactic: shown.map(|probe| probe.place.tactic.to_string()),
             state: state.to_owned(),
             waits_for: waits_for.as_deref().map(str::to_owned),
-            reason: self.obstacle.clone().filter(|_| waits_for.is_some()),
+            reason: self.obstacle.clone().filter(|_| is_kept_out),
             hits: known.and_then(|probe| session?.hits(probe.event)),
             values: values.collect(),
         }
@@ -371,7 +373,13 @@ impl SetProbes {
             on.sessions.at(index)?.options.probe = wanted;
         }
         self.0.extend(registered?);
-        self.again(on, guest, index, stops)
+        let ids = self.ids_of(on, index)?;
+        self.record(on, guest, index, &ids, stops)?;
+        // Whatever was in the way of those that are there is not any more.
+        for set in self.0.iter_mut().filter(|set| ids.contains(&set.id)) {
+            set.obstacle = None;
+        }
+        Ok(())
     }
 
     /// The stubs of a session do something else from now on: has its probes lead to them.

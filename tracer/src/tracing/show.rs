@@ -60,7 +60,7 @@ impl Tracing {
             time,
             ..
         } = &self.attachment;
-        let looks = self.window_watch.looks;
+        let looks = self.window_watch.looks.and(self.modules.looks);
         let patched = engine.sites().patched();
         let image = &shared.image;
         let sessions = sessions.statuses(engine);

@@ -38,6 +38,16 @@ impl Stops {
         self.longest = self.longest.max(time);
     }
 
+    /// These and others.
+    #[must_use]
+    pub fn and(self, others: Self) -> Self {
+        Self {
+            count: self.count.saturating_add(others.count),
+            longest: self.longest.max(others.longest),
+            rested: self.rested.saturating_add(others.rested),
+        }
+    }
+
     /// How many pauses there were altogether, also in what has changed before, and how many microseconds the longest took.
     pub fn after(self, before: Option<&Changed>) -> (u64, f64) {
         let (pauses, pause_us) = before.map_or((0, 0.0), |told| (told.pauses, told.pause_us));

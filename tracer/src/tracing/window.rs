@@ -23,6 +23,12 @@ pub const WINDOW_PERIOD: Duration = Duration::from_secs(1);
 /// for it, and so has who asked.
 const REST_FOR_LOOK: u32 = 4;
 
+/// When a look comes again that has come to nothing, from `begun` to `now`: after `least`, or later if it took long.
+pub(super) fn put_off(begun: Duration, now: Duration, least: Duration) -> Duration {
+    let took = now.saturating_sub(begun);
+    now.saturating_add(least.max(took.saturating_mul(REST_FOR_LOOK)))
+}
+
 /// When the window is looked at, and the pauses in which it was.
 #[derive(Debug, Default)]
 pub(super) struct WindowWatch {
@@ -44,9 +50,7 @@ impl WindowWatch {
 
     /// The look that was due has come to nothing, from `begun` to `now`.
     fn put_off(&mut self, begun: Duration, now: Duration) {
-        let took = now.saturating_sub(begun);
-        let rest = WINDOW_PERIOD.max(took.saturating_mul(REST_FOR_LOOK));
-        self.next = Some(now.saturating_add(rest));
+        self.next = Some(put_off(begun, now, WINDOW_PERIOD));
     }
 }
 

@@ -35,12 +35,12 @@ pub struct ProbeStatus {
     /// How it is put into the text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tactic: Option<String>,
-    /// `on`, `disabled`, `off` while its session is not started, `waiting` while its module is not there, `gone` when its text is.
+    /// `on`, `disabled`, `off` while its session is not started, or when it could not be recorded, `waiting` while its module is not there, `gone` when its text is.
     pub state: String,
     /// The module that it waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
-    /// Why it waits, though its module has come.
+    /// Why it waits, though its module has come, or is off, though its session is started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Hits that are in the trace; none without an output directory.

@@ -33,7 +33,8 @@ pub struct TracingStatus {
     /// How many sites were switched how.
     #[serde(default)]
     pub switched: SwitchedSites,
-    /// In how many pauses vCPUs were only asked for their page tables: one a second, while somebody traces.
+    /// How many pauses nobody has asked for: vCPUs were only asked for their page tables, one a second while somebody traces, or what came
+    /// with modules was traced.
     #[serde(default)]
     pub looks: u64,
     /// How many microseconds the longest of them took.

@@ -303,7 +303,7 @@ fn patching(text: &mut String, tracing: &TracingStatus) {
         let pauses = plain(*looks, "pause");
         let _ = writeln!(
             text,
-            "looks    {pauses} to ask vCPUs for their page tables, for {longest_look_us:.1} us at most"
+            "looks    {pauses} to ask vCPUs for their page tables or to trace what came with modules, for {longest_look_us:.1} us at most"
         );
     }
     if *kprobes_unasked > 0 {
@@ -638,7 +638,7 @@ mod tests {
                         memory   RAM 256.0 MiB, window 512.0 MiB (unknown backed); the process has 1.5 MiB\n\
                         vcpu 0   running\n\
                         tracing  tracing (3 patched, 0 available, 0 skipped, vCPU by gs)\n\
-                        looks    1 pause to ask vCPUs for their page tables, for 61.5 us at most\n\
+                        looks    1 pause to ask vCPUs for their page tables or to trace what came with modules, for 61.5 us at most\n\
                         session  default: function, tracing, 3 functions, clock tsc, rings of 4 KiB, \
                         discard\n  filter   calls_*\n  \
                         ring 0   10 written, 1 lost (1 discarded)\n\
