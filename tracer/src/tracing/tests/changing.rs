@@ -376,7 +376,7 @@ fn what_is_traced_when_the_change_is_over_is_late_by_all_of_that() {
     on.loads("two", &["two_open", "two_read"]);
     on.looks();
     let two = late("two", 2, NOW.get() - seen);
-    assert_eq!(on.late(), [two.clone()]);
+    assert_eq!(on.late(), std::slice::from_ref(&two));
     on.holds(true);
     let told = NOW.get();
     announced(&mut on, 2, "three", "three_open");
