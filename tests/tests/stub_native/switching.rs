@@ -94,14 +94,7 @@ fn switch(ground: &Ground, image: &Image, read: &mut dyn FnMut()) -> u64 {
                 expected: ways[number % ways.len()],
                 new: ways[(number + 1) % ways.len()],
             };
-            apply(
-                &mut text,
-                image,
-                &[poke],
-                |_| Shared::default(),
-                (&|_| None, &mut || false),
-            )
-            .unwrap();
+            apply(&mut text, image, &[poke], |_| Shared::default(), |_| None).unwrap();
         }
         switches += BATCH;
         read();

@@ -140,23 +140,15 @@ impl Commit<'_> {
     /// [`Self::apply`] while every vCPU runs, of a plan whose steps all are of words: at none of its sites is a vCPU stopped,
     /// or asked for anything.
     ///
-    /// `rests` is done while the guest is changing its own text; it says no when that was long enough.
-    ///
     /// # Errors
     /// As [`Self::apply`]. A function's site that the guest writes to meanwhile is left out; another one fails.
     pub fn apply_running(
         &mut self,
         target: &mut (impl AtomicTarget + ?Sized),
         plan: &Plan,
-        rests: &mut dyn FnMut() -> bool,
     ) -> Result<Applied, ApplyError> {
         let inside = self.inside;
-        let running = Running {
-            target,
-            inside,
-            rests,
-        };
-        self.commit(running, plan)
+        self.commit(Running { target, inside }, plan)
     }
 
     fn commit(&mut self, mut proof: impl Proof, plan: &Plan) -> Result<Applied, ApplyError> {

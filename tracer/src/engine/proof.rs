@@ -168,12 +168,11 @@ fn untouched(memory: &(impl PhysicalMemory + ?Sized), window: &Window) -> Result
 }
 
 /// Every vCPU runs, and nobody knows of the change.
+#[derive(Debug)]
 pub(super) struct Running<'t, T: ?Sized> {
     pub target: &'t mut T,
     /// Who can be asked whether the guest changes its own text meanwhile.
     pub inside: Option<&'t dyn Introspection>,
-    /// Rests a moment while it does, and says no when that was long enough.
-    pub rests: &'t mut dyn FnMut() -> bool,
 }
 
 impl<T: AtomicTarget + ?Sized> Proof for Running<'_, T> {
@@ -209,13 +208,7 @@ impl<T: AtomicTarget + ?Sized> Proof for Running<'_, T> {
     ) -> Result<Left, TransactionError> {
         let inside = self.inside;
         let patches = |memory: &T| inside?.changes_text(&memory);
-        atomic::apply(
-            self.target,
-            image,
-            pokes,
-            shared,
-            (&patches, &mut *self.rests),
-        )
+        atomic::apply(self.target, image, pokes, shared, patches)
     }
 
     /// There are none: see [`super::plan::PlanStep::is_of_words`].

@@ -245,6 +245,14 @@ impl Transient {
         }
     }
 
+    /// Whether a module of this name is there, as far as was looked.
+    #[must_use]
+    pub fn knows(&self, module: &str) -> bool {
+        self.modules
+            .iter()
+            .any(|known| &*known.module.name == module)
+    }
+
     /// Forgets the modules that are not among `loaded`, or are not what they were.
     fn forget(
         &mut self,

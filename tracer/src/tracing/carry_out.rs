@@ -21,6 +21,9 @@ use crate::text::poke::Poke;
 use crate::window::WindowError;
 use status::SwitchedSites;
 
+/// Sites that are switched while every vCPU runs before all is looked at anew.
+const EXCHANGED_AT_ONCE: usize = 1024;
+
 /// Pauses in which a site with a thread inside gets its turn again.
 const ROUNDS: u32 = 8;
 
@@ -170,6 +173,8 @@ impl Patching {
         let Err(failed) = carried_out else {
             return Ok(carried.applied);
         };
+        // Who has waited in vain waits once more: what was taken away is put back only where the guest is not changing its text.
+        stops.rested = Duration::ZERO;
         // Parts do not depend on each other: one that stays does not keep the others.
         for plan in carried.done.iter().rev() {
             if let Err(stuck) = self.take_back(engine, guest, plan, stops) {
@@ -194,8 +199,7 @@ impl Patching {
             && let Some(mut running) = guest.running()
             && let Some(words) = take_words(engine, &running, &mut plan)
         {
-            let done = self.exchange(engine, guest, &mut running, &words, carried);
-            self.or_stopped(engine, guest, done, words, carried)?;
+            self.each_exchange(engine, guest, &mut running, words, carried)?;
             if plan.is_empty() {
                 return Ok(());
             }
@@ -253,7 +257,37 @@ impl Patching {
         Ok(())
     }
 
-    /// Writes what is of words, while every vCPU runs.
+    /// Writes what is of words, while every vCPU runs, so much of it at once that a guest which changes text of its own now and then
+    /// lets each be whole. Before each all is looked at that was before the first.
+    fn each_exchange(
+        &mut self,
+        engine: &mut Engine,
+        guest: &impl Guest,
+        running: &mut impl AtomicTarget,
+        words: Plan,
+        carried: &mut Carried,
+    ) -> Result<(), TracingError> {
+        let (obstacles, is_cut) = (words.obstacles, words.may_be_cut());
+        let most = if is_cut {
+            EXCHANGED_AT_ONCE
+        } else {
+            usize::MAX
+        };
+        let mut left = words.steps.into_iter();
+        while left.len() > 0 {
+            let mut part = part(&mut left, most, obstacles);
+            match self.exchange(engine, guest, running, &part, carried)? {
+                Written::All => carried.done.push(part),
+                Written::Not => {
+                    part.steps.extend(left);
+                    return self.each_slice(engine, guest, part, carried);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a part of it.
     fn exchange(
         &mut self,
         engine: &mut Engine,
@@ -264,10 +298,9 @@ impl Patching {
     ) -> Result<Written, TracingError> {
         let mut memory = guest.memory().clone();
         let waiting = self.patience.after(carried.stops.rested);
-        let mut rests = || waiting.rests();
         let applied = waiting.once_it_has_patched(|| {
             noted(engine, &mut memory, plan, |engine, _| {
-                seen(engine.commit().apply_running(running, plan, &mut rests))
+                seen(engine.commit().apply_running(running, plan))
             })
         });
         carried.stops.rested = waiting.rested();
@@ -304,11 +337,7 @@ impl Patching {
                 true => self.slices.sites(),
                 false => usize::MAX,
             };
-            // What is kept of each takes no more than it needs.
-            let slice = Plan {
-                steps: left.by_ref().take(most).collect(),
-                obstacles,
-            };
+            let slice = part(&mut left, most, obstacles);
             let (applied, time) = self.apply_slice(engine, guest, &slice, carried)?;
             self.slices.learn(slice.steps.len(), time);
             carried.add(applied);
@@ -418,6 +447,14 @@ impl Patching {
             log::error!("{name} could not be changed back: {why}");
         }
         done
+    }
+}
+
+/// The next steps of a plan, at most so many. What is kept of them takes no more than it needs.
+fn part(left: &mut std::vec::IntoIter<PlanStep>, most: usize, obstacles: Obstacles) -> Plan {
+    Plan {
+        steps: left.take(most).collect(),
+        obstacles,
     }
 }
 

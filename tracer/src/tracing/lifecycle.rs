@@ -5,6 +5,7 @@ use super::checks::check_room;
 use super::closing::Closing;
 use super::early::Early;
 use super::filters::Globs;
+use super::modules::Untraced;
 use super::options::{SessionOptions, Tracer};
 use super::session::{Choosing, TraceSession};
 use super::stops::Stops;
@@ -136,6 +137,7 @@ impl Tracing {
         let session = on.sessions.at(index)?;
         Choosing(session).check(&on.shared)?;
         session.started = true;
+        session.untraced = Untraced::default();
         let follows = session.tasks.follows;
         session.live.iter().for_each(|live| live.attend(true));
         // A profile has counters for the functions that there were when it began.

@@ -17,6 +17,7 @@ use super::remarks::functions_traced;
 use super::stops::Stops;
 use super::window::{WINDOW_PERIOD, put_off};
 use crate::engine::Moved;
+use crate::engine::transient::Transient;
 use crate::guest::Guest;
 
 /// The least time between two tries to trace what has come, while the guest lets none of them be the last; each is twice as long
@@ -53,10 +54,33 @@ impl Came {
     }
 }
 
+/// Modules that have come and could not be traced, as the guest was changing its own text. No module is there twice, and none that
+/// is there no more.
+#[derive(Debug, Default)]
+pub(super) struct Untraced(Vec<Came>);
+
+impl Untraced {
+    /// These, and what has come since, which takes the place of one of its name.
+    fn with(self, came: &[Came], on: &Transient) -> Vec<Came> {
+        let is_as_it_was = |one: &Came| {
+            on.knows(&one.module) && !came.iter().any(|other| other.module == one.module)
+        };
+        let before = self.0.into_iter().filter(is_as_it_was);
+        before.chain(came.iter().cloned()).collect()
+    }
+
+    /// Those, from now on.
+    fn are(&mut self, mut came: Vec<Came>) {
+        came.iter_mut().for_each(|came| came.may_run = true);
+        self.0 = came;
+    }
+}
+
 /// What is to be tried again.
 #[derive(Debug, Default)]
 struct Unfinished {
-    came: Vec<Came>,
+    /// For probes: each session has its own.
+    came: Untraced,
     /// Not before this,
     next: Duration,
     /// which was so long after the last try, or longer.
@@ -64,13 +88,6 @@ struct Unfinished {
 }
 
 impl Unfinished {
-    /// These could not be traced. It is tried again as soon as the guest has been seen to change nothing: no pause is needed to see
-    /// that, and mostly it stays so.
-    fn with(self, mut came: Vec<Came>) -> Self {
-        came.iter_mut().for_each(|came| came.may_run = true);
-        Self { came, ..self }
-    }
-
     /// It was seen so, and did not stay so from `begun` to `now`.
     fn put_off(&mut self, begun: Duration, now: Duration) {
         let twice = self.rest.saturating_mul(2);
@@ -138,31 +155,35 @@ impl Modules {
         on.look_for_lost_probes();
         on.take_over_image(guest.memory());
         let was_free = !on.is_seen_to_change_text(guest);
-        let mut left = self.unfinished.take();
-        let mut came = left
-            .as_mut()
-            .map_or_else(Vec::new, |left| std::mem::take(&mut left.came));
-        came.retain(|one| !moved.left.contains(&one.module));
-        came.extend(moved.came.iter().map(|module| {
+        let came = moved.came.iter().map(|module| {
             let is_announced = Some(module) == moved.announced.as_ref();
             Came {
                 module: Arc::clone(module),
                 since: if is_announced { Some(begun) } else { before },
                 may_run: !is_announced,
             }
-        }));
+        });
+        let came: Vec<Came> = came.collect();
+        let mut left = self.unfinished.take();
+        let of_before = left.as_mut().map(|left| std::mem::take(&mut left.came));
         let stops = &mut Stops::default();
-        let mut is_done = on.refilter_started(guest, stops);
+        let mut is_done = on.refilter_started(guest, &came, stops);
+        let came = of_before
+            .unwrap_or_default()
+            .with(&came, on.engine.transient());
         is_done &= probes.modules_came(on, guest, &came, stops);
         self.looks = self.looks.and(*stops);
-        let now = (on.shared.host.now)();
         if is_done {
-            return on.note_late(&came, now);
+            return;
         }
+        // At first it is tried again as soon as the guest has been seen to change nothing: no pause is needed to see that, and
+        // mostly it stays so.
         if let Some(left) = left.as_mut().filter(|_| was_free) {
-            left.put_off(begun, now);
+            left.put_off(begun, (on.shared.host.now)());
         }
-        self.unfinished = Some(left.unwrap_or_default().with(came));
+        let mut left = left.unwrap_or_default();
+        left.came.are(came);
+        self.unfinished = Some(left);
     }
 }
 
@@ -199,39 +220,46 @@ impl Attachment {
         }
     }
 
-    /// Sessions that trace functions of modules which could be called before do so from `now` on only, and say so.
-    fn note_late(&mut self, came: &[Came], now: Duration) {
-        let found = self.found();
-        for session in self.sessions.started_mut() {
-            let selection = session.live.as_ref().and_then(|live| {
-                let session = self.engine.sessions().get(live.id).ok()?;
-                Some(&session.selection.selected)
-            });
-            let mut is_late = false;
-            for came in came {
-                let (module, Some(late)) = (&came.module, came.late(now)) else {
-                    continue;
-                };
-                let is_of = |id: &&FunctionId| {
-                    let function = self.shared.image.function(**id);
-                    let its = function.and_then(|function| function.module.as_ref());
-                    its == Some(module) && !self.engine.sites().is_gone(**id)
-                };
-                let functions = selection.into_iter().flatten().filter(is_of).count();
-                if functions > 0 {
-                    session.late.note(module, functions as u64, late);
-                    is_late = true;
-                }
+    /// What has come with these modules is traced by a session, from now on only where it could be called before, which it says; or
+    /// is still to be.
+    fn note_came(&mut self, index: usize, came: &[Came], is_traced: bool) {
+        let (found, now) = (self.found(), (self.shared.host.now)());
+        let Ok(session) = self.sessions.at(index) else {
+            return;
+        };
+        let before = std::mem::take(&mut session.untraced);
+        let came = before.with(came, self.engine.transient());
+        if !is_traced {
+            return session.untraced.are(came);
+        }
+        let selection = session.live.as_ref().and_then(|live| {
+            let session = self.engine.sessions().get(live.id).ok()?;
+            Some(&session.selection.selected)
+        });
+        let mut is_late = false;
+        for came in came {
+            let (module, Some(late)) = (&came.module, came.late(now)) else {
+                continue;
+            };
+            let is_of = |id: &&FunctionId| {
+                let function = self.shared.image.function(**id);
+                let its = function.and_then(|function| function.module.as_ref());
+                its == Some(module) && !self.engine.sites().is_gone(**id)
+            };
+            let functions = selection.into_iter().flatten().filter(is_of).count();
+            if functions > 0 {
+                session.late.note(module, functions as u64, late);
+                is_late = true;
             }
-            if is_late {
-                session.describe(&self.shared, found);
-            }
+        }
+        if is_late {
+            session.describe(&self.shared, found);
         }
     }
 
     /// Has sessions trace what there is now. Says whether that was done, or the guest was changing its own text: then it is for a
     /// later look.
-    fn refilter_started(&mut self, guest: &impl Guest, stops: &mut Stops) -> bool {
+    fn refilter_started(&mut self, guest: &impl Guest, came: &[Came], stops: &mut Stops) -> bool {
         let mut is_done = true;
         for index in 0..self.sessions.len() {
             let Ok(session) = self.sessions.at(index) else {
@@ -247,7 +275,9 @@ impl Attachment {
             let changed = selected
                 .map_err(Into::into)
                 .and_then(|selection| self.change(guest, index, id, (filter, selection), stops));
-            is_done &= !changed.as_ref().is_err_and(is_patching);
+            let is_traced = !changed.as_ref().is_err_and(is_patching);
+            is_done &= is_traced;
+            self.note_came(index, came, is_traced);
             let (level, remark) = match changed {
                 Ok(changed) => {
                     let traced = functions_traced(changed.traced);

@@ -56,7 +56,7 @@ pub(super) struct Waiting {
 
 impl Waiting {
     /// Rests a moment, unless it has been waited for long enough. Says whether.
-    pub fn rests(&self) -> bool {
+    fn rests(&self) -> bool {
         let rested = self.rested.get();
         if rested >= self.patience.most {
             return false;

@@ -46,12 +46,8 @@ pub fn holds(poke: &Poke) -> bool {
     offset(poke) + length <= WORD && length == poke.expected.as_slice().len()
 }
 
-/// Whether a guest is changing text of its own, if it can be asked; and what is done until it is asked again, which says no when it
-/// was asked long enough.
-pub type Asked<'a, T> = (&'a dyn Fn(&T) -> Option<bool>, &'a mut dyn FnMut() -> bool);
-
-/// Applies all of `pokes`, or none; `shared` says which of them the guest may be faster at, and `asked` whether the guest is
-/// changing text of its own. What was exchanged before it begins to stays: it meets that as it does at any other time.
+/// Applies all of `pokes`, or none; `shared` says which of them the guest may be faster at, and `patches` whether the guest is
+/// changing text of its own, if it can be asked.
 ///
 /// # Errors
 /// [`TransactionError`] with the first failure; what had been exchanged before it was exchanged back as far as that was
@@ -61,13 +57,13 @@ pub fn apply<T: AtomicTarget + ?Sized>(
     image: &Image,
     pokes: &[Poke],
     shared: impl Fn(usize) -> Shared,
-    mut asked: Asked<'_, T>,
+    patches: impl Fn(&T) -> Option<bool>,
 ) -> Result<Left, TransactionError> {
     let mut left = Left::new();
     let mut done = Vec::with_capacity(pokes.len());
     let numbered: Vec<_> = pokes.iter().enumerate().collect();
     for some in numbered.chunks(SEEN_TOGETHER) {
-        let made = exchange_some(target, image, (some, &shared), &mut asked, &mut done);
+        let made = exchange_some(target, image, (some, &shared), &patches, &mut done);
         match made {
             Ok(taken) => left.extend(taken),
             Err(cause) => return Err(undo(target, image, &done, cause)),
@@ -103,7 +99,7 @@ fn exchange_some<'p, T: AtomicTarget + ?Sized>(
     target: &mut T,
     image: &Image,
     (some, shared): (&[Numbered<'p>], &impl Fn(usize) -> Shared),
-    (patches, rests): &mut Asked<'_, T>,
+    patches: &impl Fn(&T) -> Option<bool>,
     done: &mut Vec<Numbered<'p>>,
 ) -> Result<Left, PokeError> {
     let mut left = Left::new();
@@ -111,14 +107,16 @@ fn exchange_some<'p, T: AtomicTarget + ?Sized>(
     if let Some((_, first)) = own.next()
         && patches(target).is_some()
     {
-        loop {
-            left = taken(target, image, some, shared)?;
-            if patches(target) != Some(true) {
-                break;
+        for (number, poke) in some {
+            match expect(target, image, poke, poke.expected) {
+                Err(why @ PokeError::Unexpected { .. }) if shared(*number).before => {
+                    left.insert(*number, why);
+                }
+                seen => seen?,
             }
-            if !rests() {
-                return Err(while_it_patches(image, first));
-            }
+        }
+        if patches(target) == Some(true) {
+            return Err(while_it_patches(image, first));
         }
     }
     for (number, poke) in some {
@@ -131,25 +129,6 @@ fn exchange_some<'p, T: AtomicTarget + ?Sized>(
                 left.insert(*number, why);
             }
             Err(cause) => return Err(cause),
-        }
-    }
-    Ok(left)
-}
-
-/// Which of these sites are the guest's already.
-fn taken(
-    target: &(impl AtomicTarget + ?Sized),
-    image: &Image,
-    some: &[Numbered<'_>],
-    shared: &impl Fn(usize) -> Shared,
-) -> Result<Left, PokeError> {
-    let mut left = Left::new();
-    for (number, poke) in some {
-        match expect(target, image, poke, poke.expected) {
-            Err(why @ PokeError::Unexpected { .. }) if shared(*number).before => {
-                left.insert(*number, why);
-            }
-            seen => seen?,
         }
     }
     Ok(left)

@@ -89,11 +89,6 @@ const BEFORE: Shared = Shared {
     is_its_own: true,
 };
 
-/// Nobody rests.
-const fn never() -> bool {
-    false
-}
-
 /// Of a guest that cannot be asked whether it changes its text.
 fn apply<F: FnMut(&mut MockTarget, u32)>(
     busy: &mut Busy<F>,
@@ -101,7 +96,7 @@ fn apply<F: FnMut(&mut MockTarget, u32)>(
     pokes: &[Poke],
     shared: impl Fn(usize) -> Shared,
 ) -> Result<Left, TransactionError> {
-    super::apply(busy, image, pokes, shared, (&|_| None, &mut never))
+    super::apply(busy, image, pokes, shared, |_| None)
 }
 
 #[test]
@@ -221,14 +216,7 @@ fn a_site_whose_new_jump_the_guest_has_written_a_call_over_is_its_own() {
 fn nothing_is_put_into_the_text_of_a_guest_that_is_changing_it() {
     let (image, mut busy, pokes) = guest(3, idle);
     let patches = |_: &Busy<_>| Some(true);
-    let error = super::apply(
-        &mut busy,
-        &image,
-        &pokes,
-        |_| BEFORE,
-        (&patches, &mut never),
-    )
-    .unwrap_err();
+    let error = super::apply(&mut busy, &image, &pokes, |_| BEFORE, patches).unwrap_err();
     assert!(
         matches!(error.cause, PokeError::GuestPatches { .. }),
         "{error}"
@@ -239,14 +227,7 @@ fn nothing_is_put_into_the_text_of_a_guest_that_is_changing_it() {
     let (image, mut busy, pokes) = guest(many, idle);
     let asked = std::cell::Cell::new(0);
     let patches = |_: &Busy<_>| Some(asked.replace(asked.get() + 1) > 2);
-    let error = super::apply(
-        &mut busy,
-        &image,
-        &pokes,
-        |_| BEFORE,
-        (&patches, &mut never),
-    )
-    .unwrap_err();
+    let error = super::apply(&mut busy, &image, &pokes, |_| BEFORE, patches).unwrap_err();
     assert_eq!(
         (error.undone, error.stuck.len()),
         (SEEN_TOGETHER, 0),
@@ -261,45 +242,8 @@ fn nothing_is_put_into_the_text_of_a_guest_that_is_changing_it() {
         after: true,
         ..Shared::default()
     };
-    super::apply(
-        &mut busy,
-        &image,
-        &back,
-        |_| after,
-        (&|_| Some(true), &mut never),
-    )
-    .unwrap();
+    super::apply(&mut busy, &image, &back, |_| after, |_| Some(true)).unwrap();
     assert_eq!(sites(&busy, &pokes), [NOP5]);
-}
-
-/// A guest that switches something of its own now and then would else never be found at rest for all of its functions.
-#[test]
-fn what_was_put_there_stays_while_the_guest_is_waited_for() {
-    let many = SEEN_TOGETHER as u64 + 2;
-    let (image, mut busy, pokes) = guest(many, idle);
-    busy.machine
-        .write(pokes[SEEN_TOGETHER].at, &[0xe8, 1, 0, 0, 0])
-        .unwrap();
-    let (asked, rested) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
-    // It begins before the rest of them, and is over with it after two rests.
-    let patches = |_: &Busy<_>| {
-        asked.set(asked.get() + 1);
-        Some(asked.get() > 2 && rested.get() < 2)
-    };
-    let mut rests = || {
-        rested.set(rested.get() + 1);
-        rested.get() < 5
-    };
-    let asking = (
-        &patches as &dyn Fn(&Busy<_>) -> _,
-        &mut rests as &mut dyn FnMut() -> _,
-    );
-    let left = super::apply(&mut busy, &image, &pokes, |_| BEFORE, asking).unwrap();
-    assert_eq!((rested.get(), u64::from(busy.exchanges)), (2, many - 1));
-    assert_eq!(left.into_keys().collect::<Vec<_>>(), [SEEN_TOGETHER]);
-    let theirs = sites(&busy, &pokes);
-    let ours = theirs.iter().filter(|bytes| **bytes == JUMP.as_slice());
-    assert_eq!(ours.count() as u64, many - 1);
 }
 
 /// One that is given back after the guest was asked may not have been compared yet.
@@ -311,14 +255,7 @@ fn a_site_that_was_the_guests_when_it_was_looked_at_is_left_even_if_it_is_given_
     busy.machine
         .write(pokes[1].at, &[0xe8, 1, 0, 0, 0])
         .unwrap();
-    let left = super::apply(
-        &mut busy,
-        &image,
-        &pokes,
-        |_| BEFORE,
-        (&|_| Some(false), &mut never),
-    )
-    .unwrap();
+    let left = super::apply(&mut busy, &image, &pokes, |_| BEFORE, |_| Some(false)).unwrap();
     assert_eq!(left.into_keys().collect::<Vec<_>>(), [1]);
     assert_eq!(sites(&busy, &pokes), [JUMP.as_slice(), &NOP5]);
 }

@@ -35,6 +35,7 @@ use super::checks::{
 use super::closing::Closing;
 use super::error::TracingError;
 use super::lossless::{check_hidden, check_lossless};
+use super::modules::Untraced;
 use super::options::{ClockSource, PERIODS_NS, RECORD_BYTES, SessionOptions, Tracer, WaitTime};
 use crate::clock::HostClock;
 use crate::clock::RunClock;
@@ -193,6 +194,8 @@ pub(super) struct TraceSession {
     pub events: BTreeSet<EventId>,
     /// Modules whose functions came to be traced late.
     pub late: LateModules,
+    /// Those that have come since it was started and are still to be traced.
+    pub untraced: Untraced,
     /// Whether functions of modules that come are to be traced.
     pub follows_modules: bool,
     /// Modules of the guest that have their turn in a later look.
@@ -269,6 +272,7 @@ impl TraceSession {
             waiting: false,
             events,
             late: LateModules::default(),
+            untraced: Untraced::default(),
             follows_modules: false,
             waiting_modules: WaitingModules::default(),
             pauses: PauseSpread::default(),

@@ -293,6 +293,46 @@ fn what_has_gone_before_the_change_was_over_is_not_late() {
     assert_eq!(on.late(), [late("one", 1, NOW.get() - seen)]);
 }
 
+/// What one session could not trace another one may have, and one that is started after that has all of it from its beginning.
+#[test]
+fn only_the_session_that_could_not_trace_a_module_is_late() {
+    let mut on = Changing::tracing(PatchMethod::Quiesce, &["mod:one:*"]);
+    on.tracing
+        .create("other", Tracer::Function, small(None))
+        .unwrap();
+    on.holds(true);
+    on.loads("one", &["one_open"]);
+    on.looks();
+    let seen = NOW.get() - Duration::from_millis(31) - TICK;
+    let globs = Globs {
+        filter: vec!["mod:one:*".to_owned()],
+        ..Globs::default()
+    };
+    on.changes_until(3);
+    on.tracing.start(&on.guest, "other", None, &globs).unwrap();
+    on.looks();
+    let sessions = on.tracing.status().sessions;
+    let late_of = |index: usize| {
+        sessions[index]
+            .late_modules
+            .iter()
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(late_of(0), [late("one", 1, NOW.get() - seen)]);
+    assert_eq!(late_of(1), []);
+    // Nor is it, started anew, late for what it did not trace the last time.
+    on.holds(true);
+    on.loads("two", &["two_open"]);
+    on.looks();
+    on.tracing.stop(&on.guest, "other").unwrap();
+    on.holds(false);
+    on.tracing.start(&on.guest, "other", None, &globs).unwrap();
+    on.looks();
+    let sessions = on.tracing.status().sessions;
+    assert_eq!(sessions[1].late_modules.iter().count(), 0);
+}
+
 /// A change that never ends (a `BUG` of the kernel's) once took six pauses at each tick.
 #[test]
 fn nobody_is_paused_to_see_whether_a_change_is_over() {
