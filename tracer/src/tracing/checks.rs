@@ -10,7 +10,7 @@ use trace::graph::rules::Rules;
 use trace::live::Occasion;
 
 use super::error::{NotApplicable, TracingError};
-use super::options::{ClockSource, SessionOptions, Tracer};
+use super::options::{ClockSource, PERIODS_NS, RECORD_BYTES, SessionOptions, Tracer};
 
 const KIB: u64 = 1024;
 /// Longest name of a session.
@@ -131,6 +131,18 @@ pub(super) fn check_occasion(
         occasion: occasion.to_string(),
         reason,
     })
+}
+
+/// Whether a page is written, and a record has room, as often and as much as can be.
+pub(super) fn check_numbers(options: &SessionOptions) -> Result<(), TracingError> {
+    if !PERIODS_NS.contains(&options.clock_period) {
+        return Err(TracingError::ClockPeriod(options.clock_period));
+    }
+    let is_possible = |bytes: &u64| bytes.is_power_of_two() && RECORD_BYTES.contains(bytes);
+    match options.record_bytes.filter(|bytes| !is_possible(bytes)) {
+        Some(bytes) => Err(TracingError::RecordBytes(bytes)),
+        None => Ok(()),
+    }
 }
 
 /// Values of calls are put to calls by the time of their records.

@@ -41,6 +41,7 @@ mod slices;
 mod stops;
 pub mod tasks;
 mod timekeeping;
+mod untraced;
 mod way_out;
 mod window;
 

@@ -4,11 +4,11 @@ use log::Level;
 
 use super::TracingError;
 use super::attachment::Attachment;
-use super::modules::Came;
 use super::patience::is_patching;
 use super::probe_text::Read;
 use super::probes::{SetProbe, SetProbes, room_of_records};
 use super::stops::Stops;
+use super::untraced::Came;
 use crate::engine::probes::ProbeId;
 use crate::guest::Guest;
 

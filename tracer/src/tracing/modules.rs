@@ -15,9 +15,9 @@ use super::patience::is_patching;
 use super::probes::SetProbes;
 use super::remarks::functions_traced;
 use super::stops::Stops;
+use super::untraced::{Came, Untraced};
 use super::window::{WINDOW_PERIOD, put_off};
 use crate::engine::Moved;
-use crate::engine::transient::Transient;
 use crate::guest::Guest;
 
 /// The least time between two tries to trace what has come, while the guest lets none of them be the last; each is twice as long
@@ -34,46 +34,6 @@ pub(super) struct Modules {
     unfinished: Option<Unfinished>,
     /// The pauses in which what has come was traced, or the guest was asked what that is.
     pub looks: Stops,
-}
-
-/// A module that has come.
-#[derive(Debug, Clone)]
-pub(super) struct Came {
-    pub module: Arc<str>,
-    /// When none of its functions had run; none where nobody knows.
-    since: Option<Duration>,
-    /// Whether they may run before they are traced.
-    may_run: bool,
-}
-
-impl Came {
-    /// For how long at most its functions have been called and were not traced; none where they were not, or nobody knows.
-    pub fn late(&self, now: Duration) -> Option<Duration> {
-        let since = self.since.filter(|_| self.may_run);
-        since.map(|since| now.saturating_sub(since))
-    }
-}
-
-/// Modules that have come and could not be traced, as the guest was changing its own text. No module is there twice, and none that
-/// is there no more.
-#[derive(Debug, Default)]
-pub(super) struct Untraced(Vec<Came>);
-
-impl Untraced {
-    /// These, and what has come since, which takes the place of one of its name.
-    fn with(self, came: &[Came], on: &Transient) -> Vec<Came> {
-        let is_as_it_was = |one: &Came| {
-            on.knows(&one.module) && !came.iter().any(|other| other.module == one.module)
-        };
-        let before = self.0.into_iter().filter(is_as_it_was);
-        before.chain(came.iter().cloned()).collect()
-    }
-
-    /// Those, from now on.
-    fn are(&mut self, mut came: Vec<Came>) {
-        came.iter_mut().for_each(|came| came.may_run = true);
-        self.0 = came;
-    }
 }
 
 /// What is to be tried again.

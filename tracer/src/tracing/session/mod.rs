@@ -29,14 +29,14 @@ use trace::graph::threads::Threads;
 use trace::live::Listener;
 
 use super::checks::{
-    Room, check_applies, check_name, check_occasions, check_room, check_roots, check_values,
-    wanted_tasks,
+    Room, check_applies, check_name, check_numbers, check_occasions, check_room, check_roots,
+    check_values, wanted_tasks,
 };
 use super::closing::Closing;
 use super::error::TracingError;
 use super::lossless::{check_hidden, check_lossless};
-use super::modules::Untraced;
-use super::options::{ClockSource, PERIODS_NS, RECORD_BYTES, SessionOptions, Tracer, WaitTime};
+use super::options::{ClockSource, SessionOptions, Tracer, WaitTime};
+use super::untraced::Untraced;
 use crate::clock::HostClock;
 use crate::clock::RunClock;
 use crate::clock::page::{Beat, Beats};
@@ -237,13 +237,7 @@ impl TraceSession {
         shared: &Shared,
     ) -> Result<Self, TracingError> {
         check_name(name)?;
-        if !PERIODS_NS.contains(&options.clock_period) {
-            return Err(TracingError::ClockPeriod(options.clock_period));
-        }
-        let is_possible = |bytes: &u64| bytes.is_power_of_two() && RECORD_BYTES.contains(bytes);
-        if let Some(bytes) = options.record_bytes.filter(|bytes| !is_possible(bytes)) {
-            return Err(TracingError::RecordBytes(bytes));
-        }
+        check_numbers(&options)?;
         let geometry = options.geometry()?;
         let only = only::vcpus(&options.only_vcpus, shared)?;
         let tasks = wanted_tasks(&options)?;
