@@ -228,9 +228,9 @@ impl Patching {
         let Some(mut live) = guest.live()? else {
             return Ok(Written::Not);
         };
-        let waiting = self.patience.after(carried.stops.rested);
-        let applied = waiting.once_it_has_patched(|| seen(engine.apply_live(&mut live, plan)));
-        carried.stops.rested = waiting.rested();
+        let (patience, rested) = (self.patience, &mut carried.stops.rested);
+        let applied =
+            patience.once_it_has_patched(rested, || seen(engine.apply_live(&mut live, plan)));
         carried.stops.lost(live.lost());
         let Some(applied) = applied? else {
             return Ok(Written::Not);
@@ -297,14 +297,13 @@ impl Patching {
         carried: &mut Carried,
     ) -> Result<Written, TracingError> {
         let mut memory = guest.memory().clone();
-        let waiting = self.patience.after(carried.stops.rested);
-        let applied = waiting.once_it_has_patched(|| {
+        let rested = &mut carried.stops.rested;
+        let applied = self.patience.once_it_has_patched(rested, || {
             noted(engine, &mut memory, plan, |engine, _| {
                 seen(engine.commit().apply_running(running, plan))
             })
-        });
-        carried.stops.rested = waiting.rested();
-        let Some(applied) = applied? else {
+        })?;
+        let Some(applied) = applied else {
             return Ok(Written::Not);
         };
         self.switched.atomic += applied.written;
@@ -389,13 +388,13 @@ impl Patching {
         carried: &mut Carried,
     ) -> Result<(Applied, Duration), TracingError> {
         let mut memory = guest.memory().clone();
-        let waiting = self.patience.after(carried.stops.rested);
-        let paused = waiting.once_it_has_patched(|| {
+        let (patience, mut rested) = (self.patience, carried.stops.rested);
+        let paused = patience.once_it_has_patched(&mut rested, || {
             noted(engine, &mut memory, plan, |engine, _| {
                 self.pause(engine, guest, plan, carried)
             })
         });
-        carried.stops.rested = waiting.rested();
+        carried.stops.rested = rested;
         let (applied, time) = paused?;
         self.switched.stopped += applied.written;
         self.made(&applied);

@@ -1,6 +1,5 @@
 //! Waiting for a guest that changes its own text, which nobody may put anything into meanwhile.
 
-use std::cell::Cell;
 use std::time::Duration;
 
 use super::error::TracingError;
@@ -38,51 +37,23 @@ impl Patience {
         }
     }
 
-    /// What is left of it in an operation that has waited for so long before.
-    pub const fn after(self, rested: Duration) -> Waiting {
-        Waiting {
-            patience: self,
-            rested: Cell::new(rested),
-        }
-    }
-}
-
-/// Waiting for a guest in one operation, of however many parts.
-#[derive(Debug)]
-pub(super) struct Waiting {
-    patience: Patience,
-    rested: Cell<Duration>,
-}
-
-impl Waiting {
-    /// Rests a moment, unless it has been waited for long enough. Says whether.
-    fn rests(&self) -> bool {
-        let rested = self.rested.get();
-        if rested >= self.patience.most {
-            return false;
-        }
-        let rest = (rested + FIRST_REST).min(LONGEST_REST);
-        (self.patience.clock.rest)(rest);
-        self.rested.set(rested + rest);
-        true
-    }
-
-    /// How long it has been waited for.
-    pub const fn rested(&self) -> Duration {
-        self.rested.get()
-    }
-
-    /// Does `what`, and does it again while the guest is changing its own text.
+    /// Does `what`, and does it again while the guest is changing its own text, in an operation that has `rested` for so long
+    /// before.
     ///
     /// # Errors
     /// Those of `what`.
     pub fn once_it_has_patched<T>(
-        &self,
+        self,
+        rested: &mut Duration,
         mut what: impl FnMut() -> Result<T, TracingError>,
     ) -> Result<T, TracingError> {
         loop {
             match what() {
-                Err(error) if is_patching(&error) && self.rests() => {}
+                Err(error) if is_patching(&error) && *rested < self.most => {
+                    let rest = (*rested + FIRST_REST).min(LONGEST_REST);
+                    (self.clock.rest)(rest);
+                    *rested += rest;
+                }
                 other => return other,
             }
         }
@@ -123,9 +94,9 @@ mod tests {
 
     #[test]
     fn a_guest_that_patches_is_waited_for_and_not_for_ever() {
-        let tries = |waiting: &Waiting, until: u32| {
+        let tries = |patience: Patience, rested: &mut Duration, until: u32| {
             let mut tries = 0;
-            let done = waiting.once_it_has_patched(|| {
+            let done = patience.once_it_has_patched(rested, || {
                 tries += 1;
                 if tries < until {
                     Err(patching())
@@ -135,19 +106,16 @@ mod tests {
             });
             (tries, done.is_ok())
         };
-        let waiting = |patience: Patience| patience.after(Duration::ZERO);
-        assert_eq!(tries(&waiting(Patience::of_who_asked(HOST)), 5), (5, true));
+        let (asked, look) = (Patience::of_who_asked(HOST), Patience::of_a_look(HOST));
+        assert_eq!(tries(asked, &mut Duration::default(), 5), (5, true));
         // 127 ms in rests that grow, then 100 ms each; 31 ms.
-        let asked = waiting(Patience::of_who_asked(HOST));
-        assert_eq!(tries(&asked, 1000), (57, false));
-        assert_eq!(tries(&waiting(Patience::of_a_look(HOST)), 1000), (6, false));
+        let rested = &mut Duration::default();
+        assert_eq!(tries(asked, rested, 1000), (57, false));
+        assert_eq!(tries(look, &mut Duration::default(), 1000), (6, false));
         // Not once more for each part of an operation.
-        assert_eq!(tries(&asked, 1000), (1, false));
-        let rested = asked.rested();
-        let next = Patience::of_who_asked(HOST).after(rested);
-        assert_eq!((tries(&next, 1000), next.rests()), ((1, false), false));
+        assert_eq!(tries(asked, rested, 1000), (1, false));
         let mut tries = 0;
-        let refused = waiting(Patience::of_who_asked(HOST)).once_it_has_patched(|| {
+        let refused = asked.once_it_has_patched(&mut Duration::default(), || {
             tries += 1;
             Err::<(), _>(TracingError::Apply(ApplyError::Stale))
         });
