@@ -457,7 +457,7 @@ pub fn as_markdown() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::foreign::vcpu_requests as request;
+    use crate::foreign::requests;
 
     /// One was not: a VMM of ours ended when who was attached was killed as that call was made.
     #[test]
@@ -471,15 +471,15 @@ mod tests {
             })
         };
         for request in [
-            request::RUN,
-            request::GET_REGS,
-            request::GET_SREGS,
-            request::GET_MSRS,
-            request::GET_CPUID2,
-            request::GET_TSC_KHZ,
-            request::GET_DEVICE_ATTR,
-            request::SET_MEMORY,
-            request::CLEAR_LOG,
+            requests::RUN,
+            requests::GET_REGS,
+            requests::GET_SREGS,
+            requests::GET_MSRS,
+            requests::GET_CPUID2,
+            requests::GET_TSC_KHZ,
+            requests::GET_DEVICE_ATTR,
+            requests::SET_MEMORY,
+            requests::CLEAR_LOG,
         ] {
             assert!(is_on_it(request), "{request:#x}");
         }

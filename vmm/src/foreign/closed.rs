@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 
 use super::error::ForeignError;
 use super::process::Process;
+use super::requests;
 use super::threads::stopped_at;
-use super::vcpu::{ForeignVcpu, request};
+use super::vcpu::ForeignVcpu;
 
 /// Time for all that: who is not seen by then is looked at another time.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -73,7 +74,7 @@ fn all_outside(
 /// Whether a thread is seen outside of the call that executes a vCPU. False where that does not show in time.
 fn is_outside(process: &Process, thread: i32, deadline: Instant) -> bool {
     let call = process.system_call(thread);
-    if call.is_some_and(|[.., request]| request != request::RUN) {
+    if call.is_some_and(|[.., request]| request != requests::RUN) {
         return true;
     }
     // Who stands is in no call, and who has ended neither.

@@ -22,9 +22,12 @@ pub mod memory;
 mod others;
 mod park;
 mod parked;
+mod parked_vcpus;
 pub mod process;
 mod ptrace;
+mod questions;
 mod remote;
+pub(crate) mod requests;
 mod run_page;
 mod same_file;
 mod shapes;
@@ -46,5 +49,3 @@ mod window;
 pub(crate) use held::{LOOK, let_late_go, rest, wait_and_let_go};
 pub use machine::Foreign;
 pub use standing::while_nobody_stands;
-#[cfg(test)]
-pub(crate) use vcpu::request as vcpu_requests;

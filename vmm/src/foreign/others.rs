@@ -7,7 +7,8 @@ use std::time::Instant;
 use super::error::ForeignError;
 use super::held::{HeldThread, Rest, Stands as _, Together};
 use super::process::{Process, is_uninterruptible};
-use super::vcpu::{ForeignVcpu, is_run_of, request};
+use super::requests;
+use super::vcpu::{ForeignVcpu, is_run_of};
 
 /// Holds all threads but those that are known to execute one of `vcpus`; those, too, that are made meanwhile: none enters the guest any
 /// more. One may still be in a call that does not, and stands when that returns.
@@ -199,13 +200,13 @@ fn may_matter(call: [u64; 3]) -> bool {
     const KVM: u64 = 0xae00;
     let [number, _, request] = call;
     let is_of_kvm = number.cast_signed() == libc::SYS_ioctl && request & TYPE == KVM;
-    is_of_kvm && request != request::RUN || makes_threads(call)
+    is_of_kvm && request != requests::RUN || makes_threads(call)
 }
 
 /// Whether a system call can execute a vCPU, or make a thread that does.
 fn may_enter(call: [u64; 3]) -> bool {
     let [.., request] = call;
-    request == request::RUN || makes_threads(call)
+    request == requests::RUN || makes_threads(call)
 }
 
 fn makes_threads([number, ..]: [u64; 3]) -> bool {
@@ -231,21 +232,21 @@ mod tests {
     }
 
     fn other(number: i64) -> [u64; 3] {
-        [number.cast_unsigned(), 5, request::SET_MEMORY]
+        [number.cast_unsigned(), 5, requests::SET_MEMORY]
     }
 
     #[test]
     fn a_call_that_changes_slots_or_makes_threads_is_waited_for() {
-        assert!(may_matter(ioctl(request::SET_MEMORY)));
+        assert!(may_matter(ioctl(requests::SET_MEMORY)));
         assert!(may_matter(other(libc::SYS_clone3)));
-        assert!(!may_matter(ioctl(request::RUN)) && !may_matter(ioctl(0x5401)));
+        assert!(!may_matter(ioctl(requests::RUN)) && !may_matter(ioctl(0x5401)));
         assert!(!may_matter(other(libc::SYS_fsync)));
     }
 
     #[test]
     fn a_call_that_executes_a_vcpu_or_makes_threads_is_waited_for() {
-        assert!(may_enter(ioctl(request::RUN)) && may_enter(other(libc::SYS_clone)));
-        assert!(!may_enter(ioctl(request::SET_MEMORY)));
+        assert!(may_enter(ioctl(requests::RUN)) && may_enter(other(libc::SYS_clone)));
+        assert!(!may_enter(ioctl(requests::SET_MEMORY)));
         assert!(!may_enter(other(libc::SYS_fsync)));
     }
 

@@ -24,11 +24,12 @@ use tracer::guest::Paused;
 use super::error::ForeignError;
 use super::held::{HeldThread, Rest, Together};
 use super::others::{Others, hold_others, recognise};
-use super::parked::ParkedVcpus;
+use super::parked::{Parked, Stage};
+use super::parked_vcpus::ParkedVcpus;
 use super::process::Process;
 use super::threads::find_threads;
 use super::urgent::Urgent;
-use super::vcpu::{ForeignVcpu, Parked, Stage};
+use super::vcpu::ForeignVcpu;
 use crate::clock::host_tsc;
 use crate::pause_times::PauseTimes;
 use crate::quiesce::Requested;
@@ -223,7 +224,9 @@ fn out_of_guest(
     may_stay: impl Fn(&Parked) -> bool,
     deadline: Instant,
 ) -> Result<AllParked, ForeignError> {
-    let seized = vcpus.iter().filter_map(|vcpu| vcpu.seize(deadline));
+    let seized = vcpus
+        .iter()
+        .filter_map(|vcpu| Parked::seize(vcpu, deadline));
     let seized: Result<Vec<_>, _> = seized.collect();
     let mut parked = Together::from(seized?);
     // Not before all are seized: the first would stand still meanwhile.
@@ -268,7 +271,7 @@ fn joined(
         vcpu: unknown.number(),
     })?;
     Ok(AllParked {
-        vcpus: known.vcpus.with(unknown.stand_in(one)),
+        vcpus: known.vcpus.with(Parked::stand_in(unknown, one)),
         others,
         ..known
     })

@@ -31,9 +31,10 @@ use super::error::ForeignError;
 use super::memory::{Range, RemoteRam};
 use super::others::Others;
 use super::park::AllParked;
+use super::parked::Parked;
 use super::process::{Mapping, Process};
+use super::requests;
 use super::shapes::{ClearLog, Slot};
-use super::vcpu::{Parked, request};
 use crate::layout::MIB;
 use crate::vcpu::FullRegisters;
 
@@ -151,7 +152,7 @@ impl Slots<'_> {
         let (at, vm, deadline) = (self.parked.scratch()?, self.vm()?, self.deadline);
         let call = "KVM_SET_USER_MEMORY_REGION";
         let set = self.parked.with_scratch(slot.as_mut_slice(), |parked| {
-            parked.ioctl(call, vm, request::SET_MEMORY, at, deadline)
+            parked.ioctl(call, vm, requests::SET_MEMORY, at, deadline)
         });
         set.map(|_| ())
     }
@@ -214,7 +215,7 @@ impl Slots<'_> {
         };
         let (at, vm, deadline) = (self.parked.scratch()?, self.vm()?, self.deadline);
         let asked = self.parked.with_scratch(log.as_mut_slice(), |parked| {
-            parked.ioctl("KVM_CLEAR_DIRTY_LOG", vm, request::CLEAR_LOG, at, deadline)
+            parked.ioctl("KVM_CLEAR_DIRTY_LOG", vm, requests::CLEAR_LOG, at, deadline)
         });
         is_noted(asked)
     }

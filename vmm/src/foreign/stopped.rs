@@ -12,6 +12,7 @@ use super::error::ForeignError;
 use super::held_ram::HeldRam;
 use super::machine::Foreign;
 use super::memory::ForeignRam;
+use super::parked::Parked;
 use super::touched::touched;
 use crate::all_memory::AllMemory;
 use crate::translated::Translated;
@@ -47,7 +48,7 @@ impl<'g> ForeignStopped<'g> {
     }
 
     fn msr(&self, vcpu: u16, index: u32) -> Result<u64, RegisterError> {
-        let read = |parked: &mut super::vcpu::Parked, deadline| parked.msr(index, deadline);
+        let read = |parked: &mut Parked, deadline| parked.msr(index, deadline);
         Ok(self.guest.with_parked(vcpu, read)?)
     }
 }

@@ -14,9 +14,9 @@ use super::error::ForeignError;
 use super::label::{self, Label};
 use super::lock::{Lock, NAME};
 use super::memory::Range;
+use super::parked::Parked;
 use super::process::{Mapping, Process};
 use super::slots::{Slots, TRIAL};
-use super::vcpu::Parked;
 use crate::layout::{GIB, WINDOW_SIZE};
 use crate::memory::{Ram, Window};
 
