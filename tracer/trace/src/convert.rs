@@ -26,7 +26,7 @@ use crate::export::trace_dat::{self, Failed, HostDat, Pair, TraceDat};
 use crate::export::uftrace::SideFile;
 use crate::export::uftrace::record::canonical;
 use crate::graph::excerpt::Excerpt;
-use crate::report::anomalies::without_place;
+use crate::report::anomalies::{in_doubt, without_place};
 use crate::report::calls::Calls;
 use crate::report::directory::TraceDirectory;
 use crate::report::stream::{Happened, Leaves, Stream};
@@ -116,9 +116,12 @@ fn each(
         written.map_err(ReportError::Output)?;
     }
     let read = stream.events();
-    if let Some(said) = &trace.remark {
-        let cut = Remark::Cut(last_ns, said.clone());
-        write(calls, Next::Remark(&cut)).map_err(ReportError::Output)?;
+    let cut = trace.remark.iter().cloned();
+    let cut = cut.map(|said| Remark::Cut(last_ns, said));
+    let in_doubt = in_doubt(trace).into_iter();
+    let in_doubt = in_doubt.map(|said| Remark::Doubt(last_ns, said));
+    for remark in cut.chain(in_doubt) {
+        write(calls, Next::Remark(&remark)).map_err(ReportError::Output)?;
     }
     let notes = calls.notes.iter().map(String::as_str);
     // What is there one by one tells of itself.
@@ -736,9 +739,8 @@ mod tests {
         assert_eq!(out.len() % 4096, 0);
     }
 
-    /// They have no place for it, and whoever looks at a picture of them saw nothing of it.
-    #[test]
-    fn what_is_lost_or_in_doubt_is_said_to_who_asks_for_stacks() {
+    /// A trace of which something is lost and in doubt, and that is cut short; what is to be said of its doubts.
+    fn in_doubt() -> (TempDir, TraceDirectory, [String; 2]) {
         let root = tempfile::tempdir().unwrap();
         let metadata = Metadata {
             vcpus: 1,
@@ -768,14 +770,22 @@ mod tests {
             is_cut: true,
             ..Ending::default()
         };
+        let said = [end.anomalies[0].to_string(), end.doubts[0].to_string()];
+        Store::finish(&mut writer, end).unwrap();
+        let trace = TraceDirectory::open(&path).unwrap();
+        (root, trace, said)
+    }
+
+    /// They have no place for it, and whoever looks at a picture of them saw nothing of it.
+    #[test]
+    fn what_is_lost_or_in_doubt_is_said_to_who_asks_for_stacks() {
+        let (_root, trace, [unfit, late]) = in_doubt();
         let expected = [
             "7 records lost: what they would have said is in no stack".to_owned(),
             "1 call of unknown duration adds no time of its own".to_owned(),
-            end.anomalies[0].to_string(),
-            end.doubts[0].to_string(),
+            unfit,
+            late,
         ];
-        Store::finish(&mut writer, end).unwrap();
-        let trace = TraceDirectory::open(&path).unwrap();
         let mut calls = Calls::open(&trace, &Excerpt::default()).unwrap();
         let mut said = Vec::new();
         let stacks = folded(&trace, &mut calls, false, |note| said.push(note.to_owned()));
@@ -783,6 +793,32 @@ mod tests {
         assert_eq!(said, expected);
         // That is said of every format.
         assert!(trace.remark.is_some_and(|remark| !said.contains(&remark)));
+    }
+
+    /// Whoever looked at such a trace in a viewer saw times that may be wrong, and no word of that.
+    #[test]
+    fn what_is_in_doubt_is_in_what_every_viewer_reads() {
+        let (root, trace, said) = in_doubt();
+        let calls = || Calls::open(&trace, &Excerpt::default()).unwrap();
+        let note = |note: &str| panic!("{note}");
+        let is_said = |format: &str, written: &[u8]| {
+            for doubt in &said {
+                assert!(has(written, doubt.as_bytes()), "{format}: {doubt}");
+            }
+        };
+        let mut out = Vec::new();
+        chrome(&trace, &mut calls(), note, &mut out).unwrap();
+        is_said("chrome", &out);
+        out.clear();
+        perfetto(&trace, &mut calls(), note, &mut out).unwrap();
+        is_said("perfetto", &out);
+        out.clear();
+        trace_dat(&trace, &mut calls(), note, root.path(), &mut out, None).unwrap();
+        is_said("trace-dat", &out);
+        let to = root.path().join("ctf");
+        std::fs::create_dir(&to).unwrap();
+        ctf(&trace, &mut calls(), note, &to).unwrap();
+        is_said("ctf", &std::fs::read(to.join("vcpu0")).unwrap());
     }
 
     #[test]

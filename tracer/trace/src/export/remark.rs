@@ -1,5 +1,5 @@
 //! What is said of a trace as a whole at a moment of it: the clock was late, the guest was held, a vCPU
-//! waited for the reader, a trigger has fired.
+//! waited for the reader, a trigger has fired, times may be wrong.
 
 use std::fmt;
 
@@ -18,6 +18,8 @@ pub enum Remark {
     Fired(Fired),
     /// The trace is not whole, as far as this is known: the last time that it has, and what is to be said.
     Cut(u64, String),
+    /// How much of it did not fit or may have wrong times, at the last time that it has: when that was is not known.
+    Doubt(u64, String),
 }
 
 /// So many of each kind of those that concern all vCPUs: no trace of ours has more, and exports say each on every vCPU.
@@ -49,6 +51,7 @@ impl Remark {
             Self::Pause(_) => "pause",
             Self::Fired(_) => "trigger",
             Self::Cut(..) => "cut",
+            Self::Doubt(..) => "doubt",
         }
     }
 
@@ -59,7 +62,7 @@ impl Remark {
             Self::Stall(stall) => Some(stall.length_ns),
             Self::Wait(wait) => Some(wait.length_ns),
             Self::Pause(pause) => Some(pause.length_ns),
-            Self::Fired(_) | Self::Cut(..) => None,
+            Self::Fired(_) | Self::Cut(..) | Self::Doubt(..) => None,
         }
     }
 
@@ -68,7 +71,9 @@ impl Remark {
     pub const fn vcpu(&self) -> Option<u16> {
         match self {
             Self::Wait(wait) => Some(wait.vcpu),
-            Self::Stall(_) | Self::Pause(_) | Self::Fired(_) | Self::Cut(..) => None,
+            Self::Stall(_) | Self::Pause(_) | Self::Fired(_) | Self::Cut(..) | Self::Doubt(..) => {
+                None
+            }
         }
     }
 
@@ -84,7 +89,7 @@ impl Remark {
                 ..
             }) => *time_ns,
             Self::Fired(_) => 0,
-            Self::Cut(time_ns, _) => *time_ns,
+            Self::Cut(time_ns, _) | Self::Doubt(time_ns, _) => *time_ns,
         }
     }
 }
@@ -96,7 +101,7 @@ impl fmt::Display for Remark {
             Self::Pause(pause) => pause.fmt(f),
             Self::Wait(wait) => wait.fmt(f),
             Self::Fired(fired) => fired.fmt(f),
-            Self::Cut(_, said) => f.write_str(said),
+            Self::Cut(_, said) | Self::Doubt(_, said) => f.write_str(said),
         }
     }
 }

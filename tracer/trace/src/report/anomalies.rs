@@ -18,10 +18,16 @@ pub(super) fn doubtful(trace: &TraceDirectory) -> Vec<String> {
     lines
 }
 
-/// All of it for who has no place where to say it. That a trace is not whole is said of any.
-pub(crate) fn without_place(trace: &TraceDirectory) -> Vec<String> {
+/// The same without that it is not whole.
+pub(crate) fn in_doubt(trace: &TraceDirectory) -> Vec<String> {
     let mut lines = unfit(trace);
     lines.extend(doubts_of_times(trace));
+    lines
+}
+
+/// All of it for who has no place where to say it. That a trace is not whole is said of any.
+pub(crate) fn without_place(trace: &TraceDirectory) -> Vec<String> {
+    let mut lines = in_doubt(trace);
     lines.extend(waits(trace));
     lines
 }

@@ -206,6 +206,7 @@ impl<W: Write> Perfetto<W> {
                 ("trigger fired", vec![("trigger", text(trigger))])
             }
             Remark::Cut(_, said) => ("not whole", vec![("why", text(said.clone()))]),
+            Remark::Doubt(_, said) => ("in doubt", vec![("what", text(said.clone()))]),
         };
         let time_ns = remark.time_ns();
         self.event(Track::Tracing, time_ns, Type::Moment, Some(name), values)
