@@ -1,5 +1,6 @@
 //! Probes: what a session captures at places that a user has named.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::capture::Capture;
@@ -277,10 +278,8 @@ impl SetProbes {
         some: &SomeProbes,
     ) -> Result<ProbesChanged, TracingError> {
         let ids = self.some(on, some)?;
-        let now = self.now(&ids).into_iter();
-        let wanted: Vec<_> = now.map(|id| (id, None)).collect();
         let stops = &mut Stops::default();
-        switch(on, guest, &wanted, stops)?;
+        self.record_none(on, guest, &ids, stops)?;
         let changed = self.changed(on, &ids, *stops);
         self.forget(on, &ids);
         Ok(changed)
@@ -300,18 +299,56 @@ impl SetProbes {
                 .any(|set| set.id == *id && set.enabled == wants)
         };
         ids.retain(|id| !is_so(id));
-        let meant = self.0.iter().filter(|set| ids.contains(&set.id));
-        let wanted = meant.filter_map(|set| {
-            let recorder = on.sessions.named(&set.session)?.started().ok();
-            Some((set.there(on)?.id, recorder.filter(|_| wants)))
-        });
-        let wanted: Vec<_> = wanted.collect();
         let stops = &mut Stops::default();
-        switch(on, guest, &wanted, stops)?;
+        match wants {
+            true => self.record_each(on, guest, &ids, stops)?,
+            false => self.record_none(on, guest, &ids, stops)?,
+        }
         for set in self.0.iter_mut().filter(|set| ids.contains(&set.id)) {
             set.enabled = wants;
         }
         Ok(self.changed(on, &ids, *stops))
+    }
+
+    /// Has each session that is started record those of these probes that are its own, which nobody records: all of them or none.
+    fn record_each(
+        &self,
+        on: &mut Attachment,
+        guest: &impl Guest,
+        ids: &[ProbeId],
+        stops: &mut Stops,
+    ) -> Result<(), TracingError> {
+        let meant = self.0.iter().filter(|set| ids.contains(&set.id));
+        let mut sessions: BTreeMap<&str, Vec<ProbeId>> = BTreeMap::new();
+        for set in meant {
+            sessions.entry(&set.session).or_default().push(set.id);
+        }
+        let mut recorded = Vec::new();
+        for (session, own) in sessions {
+            let index = on.sessions.find(session)?;
+            if on.sessions.at(index)?.recording().is_err() {
+                continue;
+            }
+            recorded.extend_from_slice(&own);
+            if let Err(error) = self.record(on, guest, index, &own, stops) {
+                self.record_none(on, guest, &recorded, stops)?;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has these probes recorded by nobody.
+    fn record_none(
+        &self,
+        on: &mut Attachment,
+        guest: &impl Guest,
+        ids: &[ProbeId],
+        stops: &mut Stops,
+    ) -> Result<(), TracingError> {
+        let now = self.now(ids).into_iter();
+        let wanted: Vec<_> = now.map(|id| (id, None)).collect();
+        switch(on, guest, &wanted, stops)
     }
 
     /// Has a session that is started record these probes.
@@ -403,9 +440,7 @@ impl SetProbes {
         stops: &mut Stops,
     ) -> Result<(), TracingError> {
         let ids = self.ids_of(on, index)?;
-        let now = self.now(&ids).into_iter();
-        let wanted: Vec<_> = now.map(|id| (id, None)).collect();
-        switch(on, guest, &wanted, stops)
+        self.record_none(on, guest, &ids, stops)
     }
 
     /// A session is gone, and its probes with it.

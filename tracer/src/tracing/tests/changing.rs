@@ -11,6 +11,7 @@ use trace::export::uftrace::LateModule;
 
 use super::*;
 use crate::linux::module::testing::{Guest as Modules, MODULES_AREA};
+use crate::tracing::probes::SomeProbes;
 
 /// What the kernel's own page tables are called by, and who holds its `text_mutex`.
 const TABLES: Gva = Gva(0xffff_ffff_8600_0000);
@@ -274,6 +275,32 @@ fn a_probe_whose_module_came_meanwhile_is_recorded_when_the_change_is_over() {
     on.does(|modules| _ = modules.unload_last());
     on.looks();
     assert_eq!(on.probe(), ("waiting".to_owned(), None));
+}
+
+/// It was put in by itself, without the rings, and the pages for returns, that it needs.
+#[test]
+fn a_probe_that_is_switched_on_after_its_module_came_has_all_that_it_needs() {
+    for probe in ["mod:one:one_open", "mod:one:one_open%return ret=$retval"] {
+        let mut on = Changing::tracing(PatchMethod::Quiesce, &["f1"]);
+        on.tracing
+            .add_probes(&on.guest, DEFAULT_SESSION, &[probe.to_owned()], None)
+            .unwrap();
+        let all = SomeProbes {
+            all_of: Some(DEFAULT_SESSION.to_owned()),
+            ids: Vec::new(),
+        };
+        on.tracing.enable_probes(&on.guest, &all, false).unwrap();
+        on.loads("one", &["one_open"]);
+        on.looks();
+        assert_eq!(on.probe(), ("disabled".to_owned(), None), "{probe}");
+        on.tracing.enable_probes(&on.guest, &all, true).unwrap();
+        assert_eq!(on.probe(), ("on".to_owned(), None), "{probe}");
+        let session = on.tracing.attachment.sessions.find(DEFAULT_SESSION);
+        let session = on.tracing.attachment.sessions.at(session.unwrap()).unwrap();
+        let session = session.recording().unwrap();
+        let engine = &on.tracing.attachment.engine;
+        assert!(engine.sessions().get(session).unwrap().events.is_some());
+    }
 }
 
 /// A module that is unloaded before that, and comes again, is late once, and not since it came first.
