@@ -18,7 +18,7 @@ pub(super) fn doubtful(trace: &TraceDirectory) -> Vec<String> {
     lines
 }
 
-/// The same without that it is not whole.
+/// The same without that it is not whole, and without what has a moment of its own: how often the clock stood still.
 pub(crate) fn in_doubt(trace: &TraceDirectory) -> Vec<String> {
     let mut lines = unfit(trace);
     lines.extend(doubts_of_times(trace));
@@ -28,6 +28,7 @@ pub(crate) fn in_doubt(trace: &TraceDirectory) -> Vec<String> {
 /// All of it for who has no place where to say it. That a trace is not whole is said of any.
 pub(crate) fn without_place(trace: &TraceDirectory) -> Vec<String> {
     let mut lines = in_doubt(trace);
+    lines.extend(stalls(trace));
     lines.extend(waits(trace));
     lines
 }
@@ -43,10 +44,11 @@ fn unfit(trace: &TraceDirectory) -> Vec<String> {
 pub(super) fn doubts(trace: &TraceDirectory) -> Vec<String> {
     let mut lines: Vec<String> = trace.remark.iter().cloned().collect();
     lines.extend(doubts_of_times(trace));
+    lines.extend(stalls(trace));
     lines
 }
 
-/// The same without that it is not whole.
+/// The same without that it is not whole, and how often the clock stood still.
 fn doubts_of_times(trace: &TraceDirectory) -> Vec<String> {
     let Some(side) = &trace.side else {
         return Vec::new();
@@ -71,6 +73,11 @@ fn doubts_of_times(trace: &TraceDirectory) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// How often and how long the clock stood still, in a line.
+fn stalls(trace: &TraceDirectory) -> Option<String> {
+    trace.side.as_ref()?.stalls_said()
 }
 
 /// How long vCPUs waited for the reader, in a line.

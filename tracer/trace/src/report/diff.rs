@@ -77,7 +77,7 @@ pub struct Compared {
     pub missing: Vec<Missing>,
     /// The conditions that hold, each with a function that it holds for.
     pub failed: Vec<String>,
-    /// Why nobody knows whether others hold, of each trace that is not whole; nothing where there are no conditions.
+    /// Why nobody knows whether others hold, of each trace that is not whole or has lost something; nothing where there are no conditions.
     pub unknown: Vec<String>,
 }
 
@@ -121,7 +121,7 @@ impl Side {
         // That it is damaged is an error, and said as one.
         let remark = trace.remark.clone().filter(|_| !trace.is_damaged);
         let notes = calls.notes.into_iter().chain(remark);
-        let notes = notes.chain(anomalies::waits(&trace));
+        let notes = notes.chain(anomalies::without_place(&trace));
         let of = |note| format!("{}: {note}", path.display());
         Ok(Self {
             path: path.to_owned(),
@@ -139,6 +139,15 @@ impl Side {
                 .map(|said| format!("{}: {said}", path.display())),
             names: trace.names,
         })
+    }
+
+    /// Why what it has may not be all that happened, if so.
+    fn unknown(&self) -> impl Iterator<Item = String> {
+        let lost = (self.lost > 0).then(|| {
+            let (path, records) = (self.path.display(), counted(self.lost, "record"));
+            format!("{path}: {records} lost")
+        });
+        self.incomplete.iter().cloned().chain(lost)
     }
 
     /// Why it does not say how long calls took, if it does not.
@@ -190,7 +199,10 @@ pub fn compare(
     comparison.rows.arrange(&mut table, names.len())?;
     let remarks = [a.remark("A"), b.remark("B")].into_iter();
     table.remarks.extend(remarks.chain(only_one_has(&a, &b)));
-    let incomplete: Vec<String> = a.incomplete.iter().chain(&b.incomplete).cloned().collect();
+    let incomplete = a.incomplete.iter().chain(&b.incomplete).cloned().collect();
+    let unknown = a.unknown().chain(b.unknown());
+    let unknown = unknown.filter(|_| !comparison.conditions.is_empty());
+    let unknown: Vec<String> = unknown.collect();
     let answer = Answer {
         view: "diff",
         facts: vec![
@@ -216,13 +228,10 @@ pub fn compare(
         notes.splice(..0, more);
         out.flush()
     });
-    let incomplete = a.incomplete.into_iter().chain(b.incomplete);
     Ok(Compared {
         printed,
         notes,
-        unknown: incomplete
-            .filter(|_| !comparison.conditions.is_empty())
-            .collect(),
+        unknown,
         missing: a.missing.into_iter().chain(b.missing).collect(),
         failed,
     })

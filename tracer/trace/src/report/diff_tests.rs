@@ -184,6 +184,38 @@ fn what_is_to_be_said_of_a_trace_names_it() {
     assert!(self::compared(&a, &a, &comparison).0.unknown.is_empty());
 }
 
+/// Functions had vanished whose calls were lost, and nobody was told that they might not have.
+#[test]
+fn what_was_lost_may_be_what_a_condition_is_about() {
+    let root = tempfile::tempdir().unwrap();
+    let whole = trace(&root, "whole", &[(1, 10)], GRAPH);
+    let loses = root.path().join("loses");
+    let metadata = Metadata {
+        vcpus: 1,
+        tracer: GRAPH.into(),
+        ..Metadata::default()
+    };
+    let functions = functions(14);
+    let text = text_of(&functions);
+    let mut writer = UftraceWriter::create(&loses, text, metadata, false).unwrap();
+    writer
+        .append(event(1_000, 0, 0, 0, EventKind::Lost(7)))
+        .unwrap();
+    writer.append(event(2_000, 0, 0, 0, entry(0))).unwrap();
+    writer.append(event(3_000, 0, 0, 0, exit(0))).unwrap();
+    writer.finish().unwrap();
+    let comparison = Comparison {
+        conditions: vec!["vanished".parse().unwrap()],
+        ..Comparison::default()
+    };
+    let expected = format!("{}: 7 records lost", loses.display());
+    for (a, b) in [(&whole, &loses), (&loses, &whole)] {
+        assert_eq!(compared(a, b, &comparison).0.unknown, [&*expected]);
+        let without = compared(a, b, &Comparison::default()).0;
+        assert!(without.unknown.is_empty());
+    }
+}
+
 #[test]
 fn a_condition_that_holds_names_the_function_that_it_holds_for() {
     let root = tempfile::tempdir().unwrap();

@@ -248,6 +248,9 @@ fn all_that_is_in_doubt_is_said_by_every_view_of_a_graph() {
         said["waiting_modules"] = json!(5);
         let late = json!({"module": "ext4", "times": 1, "functions": 6, "at_most_us": 7});
         said["late_modules"] = json!([late]);
+        let stalls =
+            [5_000, 2_000].map(|length_ns| json!({"end_ns": 9_000, "length_ns": length_ns}));
+        said["clock_stalls"] = json!(stalls);
     };
     for format in [
         Format::Overview,
@@ -263,6 +266,7 @@ fn all_that_is_in_doubt_is_said_by_every_view_of_a_graph() {
             "4 records came after later ones",
             "5 modules not read yet",
             "ext4: ",
+            "2 times the clock stood still, 7.000 us in all, longest 5.000 us: ",
         ] {
             let count = said.iter().filter(|line| line.contains(expected)).count();
             assert_eq!(count, 1, "{format:?}: {expected}: {said:?}");

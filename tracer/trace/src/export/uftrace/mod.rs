@@ -77,9 +77,6 @@ use crate::export::call_formats::CallFormats;
 use crate::export::events::{EventReader, EventWriter};
 use crate::export::remark::Remark;
 
-/// Clock stalls that are kept one by one.
-const STALLS_MAX: usize = 4096;
-
 /// Writes one trace.
 #[derive(Debug)]
 pub struct UftraceWriter {
@@ -205,10 +202,7 @@ impl UftraceWriter {
             EventKind::Host(step) => Self::point(self.events.host(&event, step)),
             EventKind::Stall(length_ns) => {
                 let end_ns = event.time_ns;
-                if self.side.clock_stalls.len() < STALLS_MAX {
-                    let stall = ClockStall { end_ns, length_ns };
-                    self.side.clock_stalls.push(stall);
-                }
+                self.side.add_stall(ClockStall { end_ns, length_ns });
                 Ok(())
             }
             EventKind::Wait(length_ns) => {

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use terms::function::Function;
 use terms::printable::masked;
+use terms::quantity::{counted, in_microseconds};
 
 use super::init_calls::InitCallList;
 use super::lane::LaneTotals;
@@ -299,7 +300,33 @@ const fn is_nothing(number: &u64) -> bool {
 /// The version that is written.
 pub const VERSION: u32 = 1;
 
+/// Clock stalls that are kept one by one.
+const STALLS_MAX: usize = 4096;
+
 impl SideFile {
+    /// The clock page was late once more.
+    pub(super) fn add_stall(&mut self, stall: ClockStall) {
+        if self.clock_stalls.len() < STALLS_MAX {
+            self.clock_stalls.push(stall);
+        }
+    }
+
+    /// What is to be said of the times at which the clock page was late, if there were any.
+    #[must_use]
+    pub fn stalls_said(&self) -> Option<String> {
+        let lengths = self.clock_stalls.iter().map(|stall| stall.length_ns);
+        let longest = in_microseconds(lengths.clone().max()?);
+        let total = in_microseconds(lengths.fold(0, u64::saturating_add));
+        let count = counted(self.clock_stalls.len() as u64, "time");
+        let at_least = match self.clock_stalls.len() < STALLS_MAX {
+            true => "",
+            false => "at least ",
+        };
+        Some(format!(
+            "{at_least}{count} the clock stood still, {total} us in all, longest {longest} us: what happened meanwhile has times that are too early"
+        ))
+    }
+
     /// What is to be said of waits for the reader, if there were any.
     #[must_use]
     pub fn waits_said(&self) -> Option<String> {

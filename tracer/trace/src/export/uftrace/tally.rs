@@ -37,6 +37,7 @@ impl UftraceWriter {
         let events = events.fold(0, u64::saturating_add);
         let anomalies = side.anomalies.iter().map(|note| note.count);
         let anomalies = anomalies.chain(side.doubts.iter().map(|note| note.count));
+        let anomalies = anomalies.chain([side.clock_stalls.len() as u64]);
         Tally {
             calls: sum(|totals| totals.entries).saturating_sub(side.dropped),
             functions: self.called().count(),
