@@ -76,7 +76,7 @@ pub struct TableOptions {
     /// Only rows of functions whose name matches (tables; of values: of events); may be given several times
     #[arg(long = "function", value_name = "GLOB", value_parser = Pattern::new)]
     functions: Vec<Pattern>,
-    /// Sort by a column: calls, total, self, min, avg, max, function, caller, ... (tables)
+    /// Sort by a column: calls, total, self, min, avg, max, function, caller, ..., of diff calls_a, self_b, change, ... (tables)
     #[arg(long, value_name = "COLUMN")]
     sort: Option<String>,
     /// So many rows at most (tables)

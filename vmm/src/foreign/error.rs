@@ -54,9 +54,7 @@ pub enum ForeignError {
         name: String,
     },
     /// There is none, or it is not clear which is meant.
-    #[error(
-        "{guests} guests of this host could be meant: name one by its process or its name (`vmm ps` lists them)"
-    )]
+    #[error("{}", which_guest(*.guests))]
     WhichGuest {
         /// How many could be.
         guests: usize,
@@ -240,5 +238,15 @@ impl ForeignError {
                 source,
             },
         }
+    }
+}
+
+/// Why it is not clear which guest is meant, and what to do.
+fn which_guest(guests: usize) -> String {
+    match guests {
+        0 => "no guest runs on this host, as far as you may see (`vmm ps` lists those that do; root sees all)".to_owned(),
+        _ => format!(
+            "{guests} guests of this host could be meant: name one by its process or its name (`vmm ps` lists them)"
+        ),
     }
 }

@@ -27,7 +27,7 @@ use crate::export::budget::Budget;
 use crate::export::probes::ProbeNote;
 use crate::export::store::News;
 use crate::export::uftrace::layout::Text;
-use crate::export::uftrace::{DirectoryLock, ExportError, Metadata, prepare};
+use crate::export::uftrace::{DirectoryLock, ExportError, Metadata, begin_in};
 use crate::graph::Death;
 use crate::stream::{Origin, StreamOptions};
 
@@ -56,7 +56,19 @@ impl CompactWriter {
         options: &StreamOptions,
         force: bool,
     ) -> Result<Self, ExportError> {
-        let lock = prepare(directory, force, &metadata.command_line)?;
+        let command = metadata.command_line.clone();
+        begin_in(directory, force, &command, |lock| {
+            Self::begin(directory, text, metadata, options, lock)
+        })
+    }
+
+    fn begin(
+        directory: &Path,
+        text: Text<'_>,
+        metadata: Metadata,
+        options: &StreamOptions,
+        lock: DirectoryLock,
+    ) -> Result<Self, ExportError> {
         let path = directory.join(STORE_FILE);
         let fresh = directory.join(format!("{STORE_FILE}.new"));
         let file = File::create(&fresh).map_err(ExportError::io("create", &fresh))?;

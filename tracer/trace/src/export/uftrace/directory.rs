@@ -12,13 +12,25 @@ use crate::export::call_formats::is_values_file;
 use crate::export::events::is_event_file;
 use crate::export::probes::is_probes_file;
 
-/// Makes `directory`, for `command` alone. One that is there is refused, or with `force` emptied, if everything
-/// in it looks like part of a trace, and nobody writes it.
-pub(crate) fn prepare(
+/// Has `begin` begin a trace in [`prepare`]d `directory`. Nothing stays of one that cannot be begun: it would be in the way of the next,
+/// and is none that could be read.
+pub(crate) fn begin_in<T>(
     directory: &Path,
     force: bool,
     command: &str,
-) -> Result<DirectoryLock, ExportError> {
+    begin: impl FnOnce(DirectoryLock) -> Result<T, ExportError>,
+) -> Result<T, ExportError> {
+    let begun = begin(prepare(directory, force, command)?);
+    if begun.is_err() {
+        // Why it could not be begun is to be said, and not that something could not be removed.
+        drop(take_away(directory, command));
+    }
+    begun
+}
+
+/// Makes `directory`, for `command` alone. One that is there is refused, or with `force` emptied, if everything
+/// in it looks like part of a trace, and nobody writes it.
+fn prepare(directory: &Path, force: bool, command: &str) -> Result<DirectoryLock, ExportError> {
     if !is_there(directory)? {
         fs::create_dir(directory).map_err(cannot_create(directory))?;
         return DirectoryLock::take(directory, command);

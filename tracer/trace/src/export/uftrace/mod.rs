@@ -46,7 +46,7 @@ pub(crate) use self::alone::NO_CALLS;
 pub use self::call_coder::{CallCoder, CodedCalls};
 use self::called::Called;
 use self::described::Later;
-pub(crate) use self::directory::prepare;
+pub(crate) use self::directory::begin_in;
 use self::directory::replace;
 pub use self::directory::{check_output, is_gone, take_away};
 pub use self::entries::Entries;
@@ -112,14 +112,25 @@ impl UftraceWriter {
     /// nothing else. Nobody else can do that until this one is closed or gone.
     ///
     /// # Errors
-    /// An [`ExportError`] that names the file.
+    /// An [`ExportError`] that names the file; then nothing is there of it.
     pub fn create(
         directory: &Path,
         text: Text<'_>,
         metadata: Metadata,
         force: bool,
     ) -> Result<Self, ExportError> {
-        let lock = prepare(directory, force, &metadata.command_line)?;
+        let command = metadata.command_line.clone();
+        begin_in(directory, force, &command, |lock| {
+            Self::begin(directory, text, metadata, lock)
+        })
+    }
+
+    fn begin(
+        directory: &Path,
+        text: Text<'_>,
+        metadata: Metadata,
+        lock: DirectoryLock,
+    ) -> Result<Self, ExportError> {
         let module = module_name(&metadata.image);
         let extent = Extent::of(text);
         // In a graph tasks are threads, as they are seen.

@@ -275,6 +275,30 @@ fn a_trace_that_came_to_nothing_is_taken_away_once_nobody_writes_it() {
     assert!(!directory.exists());
 }
 
+/// A disk was full, and when it had room again the run was in its own way.
+#[test]
+fn nothing_stays_of_a_trace_that_cannot_be_begun() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("trace");
+    let functions = functions(1);
+    let text = text_of(&functions);
+    let create = |image: &str| {
+        let image = image.to_owned();
+        let metadata = Metadata {
+            image,
+            ..metadata(1)
+        };
+        UftraceWriter::create(&directory, text, metadata, false)
+    };
+    // No file can be called so.
+    create(&"x".repeat(300)).unwrap_err();
+    assert!(!directory.exists());
+    create("guest.elf").unwrap();
+    // What is not ours stays, whatever is in the way.
+    create("guest.elf").unwrap_err();
+    assert!(directory.join("info").exists());
+}
+
 fn graph_metadata() -> Metadata {
     Metadata {
         tracer: GRAPH.to_owned(),
