@@ -46,6 +46,18 @@ impl Excerpt {
         *self == Self::default()
     }
 
+    /// Every glob in it that is about functions.
+    pub(crate) fn functions(&self) -> impl Iterator<Item = &Pattern> {
+        let Self {
+            rules,
+            callers_of,
+            hidden,
+            ..
+        } = self;
+        let of_rules = rules.roots.iter().chain(&rules.notrace);
+        of_rules.chain(callers_of).chain(hidden)
+    }
+
     /// What of it needs a graph, if anything does.
     pub(crate) fn of_graph(&self) -> Option<&'static str> {
         if !self.rules.is_everything() {

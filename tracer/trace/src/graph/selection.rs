@@ -76,8 +76,6 @@ pub struct Selection {
     excerpt: Excerpt,
     is_everything: bool,
     marks: Vec<Marks>,
-    /// Whether there is a function whose name is one of those that are not shown.
-    has_hidden: bool,
     /// By their numbers, which a directory that somebody else wrote may choose.
     threads: BTreeMap<u32, Calls>,
     held: Held,
@@ -93,7 +91,6 @@ impl Selection {
             is_everything: excerpt.is_everything(),
             excerpt,
             marks: Vec::new(),
-            has_hidden: false,
             threads: BTreeMap::new(),
             held: Held::default(),
             last_ns: 0,
@@ -148,12 +145,10 @@ impl Selection {
             hidden,
             ..
         } = &self.excerpt;
-        let is_hidden = hidden.iter().any(&matches);
-        self.has_hidden |= is_hidden;
         self.marks.push(Marks {
             is_root: rules.roots.iter().any(&matches),
             is_notrace: rules.notrace.iter().any(&matches),
-            is_hidden,
+            is_hidden: hidden.iter().any(&matches),
             is_goal: callers_of.iter().any(&matches),
         });
     }
@@ -170,12 +165,6 @@ impl Selection {
     pub fn goal_is_missing(&self) -> bool {
         let mut marks = self.marks.iter();
         !self.excerpt.callers_of.is_empty() && !marks.any(|marks| marks.is_goal)
-    }
-
-    /// Whether functions are to be left out by their names, and there is none of them.
-    #[must_use]
-    pub fn hidden_is_missing(&self) -> bool {
-        !self.excerpt.hidden.is_empty() && !self.has_hidden
     }
 
     /// The next step of a thread; passes on what is to be shown.

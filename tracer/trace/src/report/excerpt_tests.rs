@@ -241,9 +241,36 @@ fn hiding_what_is_not_there_says_so() {
     };
     let (all, notes) = hidden(&["f7", "g*"]);
     assert_eq!(all, shown(&Excerpt::default()));
-    let said = "no function of the guest is one of those that were to be left out";
-    assert_eq!(notes, [said]);
-    assert_eq!(hidden(&["f7", "f1"]).1, Vec::<String>::new());
+    let said = |glob| format!("no function of the guest matches '{glob}'");
+    assert!(notes[0].starts_with(&said("f7")), "{notes:?}");
+    assert_eq!(notes[1..], [said("g*")]);
+    assert_eq!(hidden(&["f2", "f1"]).1, Vec::<String>::new());
+}
+
+/// A misspelt one among others was taken without a word.
+#[test]
+fn each_glob_that_matches_nothing_is_named() {
+    let (there, missing) = (globs(&["f0"]), || globs(&["f0", "no_such"]));
+    let of = |roots, notrace, callers_of| Excerpt {
+        rules: Rules {
+            roots,
+            notrace,
+            ..Rules::default()
+        },
+        callers_of,
+        ..Excerpt::default()
+    };
+    for excerpt in [
+        of(missing(), Vec::new(), Vec::new()),
+        of(Vec::new(), missing(), Vec::new()),
+        of(Vec::new(), Vec::new(), missing()),
+    ] {
+        let notes = shown_with_notes(&excerpt).1;
+        let named = |note: &&String| note.contains("'no_such'");
+        assert_eq!(notes.iter().filter(named).count(), 1, "{notes:?}");
+    }
+    let notes = shown_with_notes(&of(there.clone(), Vec::new(), there)).1;
+    assert_eq!(notes, Vec::<String>::new());
 }
 
 #[test]

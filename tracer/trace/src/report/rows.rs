@@ -7,7 +7,7 @@ use super::table::Table;
 use crate::glob::Pattern;
 
 /// So many names are offered for one that there is not.
-const NEAR_MISSES: usize = 3;
+pub(super) const NEAR_MISSES: usize = 3;
 
 /// So many functions has a first screen when nobody says how many.
 const FUNCTIONS: usize = 10;
