@@ -216,8 +216,15 @@ pub trait StoppedTarget: TextMemory {
         self.vcpus()
     }
 
-    /// All memory that the guest knows of and can keep registers in.
+    /// All memory that the guest has, whether anybody has touched it or not. Where it may have more than is known all that it could
+    /// have is among it.
     fn ram(&self) -> Vec<Region>;
+
+    /// What of it can hold a word that a vCPU comes back to: nobody has touched the rest. What is among it and cannot be read is told by
+    /// reading it.
+    fn touched(&self) -> Vec<Region> {
+        self.ram()
+    }
 
     /// Whether its processors have pages of 1 GiB.
     fn has_gigabyte_pages(&self) -> bool;

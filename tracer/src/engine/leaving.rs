@@ -204,7 +204,7 @@ fn inside(
             ..Inside::NOBODY
         });
     }
-    let ram = joined(target.ram());
+    let ram = joined(target.touched());
     let (regions, untold) = match &returns.within {
         Ok(within) => (common(within, &ram), None),
         Err(why) => (ram, Some(*why)),

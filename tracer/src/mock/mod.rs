@@ -423,9 +423,13 @@ impl StoppedTarget for MockTarget {
     }
 
     fn ram(&self) -> Vec<Region> {
-        if !self.ram.is_empty() {
-            return self.ram.clone();
+        match self.ram.is_empty() {
+            true => self.touched(),
+            false => self.ram.clone(),
         }
+    }
+
+    fn touched(&self) -> Vec<Region> {
         let is_ram = |frame: &&u64| **frame * PAGE_4K < self.region.start.0;
         let frames = self.frames.keys().filter(is_ram);
         let region = |frame: &u64| Region {

@@ -21,6 +21,8 @@ use crate::translated::Translated;
 pub(super) const LSTAR: u32 = 0xc000_0082;
 /// `IA32_KERNEL_GS_BASE`.
 const KERNEL_GS_BASE: u32 = 0xc000_0102;
+/// No physical address of a guest has more bits (AMD64 Architecture Programmer's Manual, volume 2, 5.1).
+const ADDRESSED: u64 = 1 << 52;
 
 /// All vCPUs are out of the guest and consistent while this lives.
 #[derive(Debug)]
@@ -45,6 +47,29 @@ impl<'g> ForeignStopped<'g> {
             memory: Translated::new(held, &registers, guest.kernel_text()),
             registers,
         })
+    }
+
+    /// Where memory begins, or may begin, that the guest has got since it was attached to. It was not mapped: it cannot be read.
+    fn added(&self) -> Option<Gpa> {
+        match self.guest.added_memory() {
+            Ok(None) => None,
+            Ok(Some(start)) => {
+                log::warn!(
+                    "the guest has memory at {start} that it had not when it was attached to: \
+                     `vmm attach --restore` finds it, and takes away what stays now"
+                );
+                Some(start)
+            }
+            // Nothing stays in what has ended.
+            Err(_) if self.guest.process().is_ending() => None,
+            Err(error) => {
+                log::warn!(
+                    "whether the guest has got memory since it was attached to cannot be found out: {error}; \
+                     `vmm attach --restore` looks again, and takes away what stays now"
+                );
+                Some(Gpa(self.guest.all_memory().memory().ram().end()))
+            }
+        }
     }
 
     fn msr(&self, vcpu: u16, index: u32) -> Result<u64, RegisterError> {
@@ -137,9 +162,19 @@ impl StoppedTarget for ForeignStopped<'_> {
         self.registers.get(..found).unwrap_or(&self.registers)
     }
 
-    /// Without what nobody has ever touched. What the guest has got since it was attached to is there, too, and cannot be read:
-    /// whoever has to know all of it is told so.
+    /// What the guest has got since it was attached to begins where it says, and may go on to the end of what can be addressed.
     fn ram(&self) -> Vec<Region> {
+        let mut regions = self.guest.all_memory().ram();
+        let added = self.added();
+        regions.extend(added.map(|start| Region {
+            start,
+            bytes: ADDRESSED.saturating_sub(start.0),
+        }));
+        regions
+    }
+
+    /// What the guest has got since it was attached to is there, too, and cannot be read: whoever has to know all of it is told so.
+    fn touched(&self) -> Vec<Region> {
         let ram = self.guest.all_memory();
         let mut regions = match self.guest.process().mappings() {
             Ok(mappings) => {
@@ -148,26 +183,8 @@ impl StoppedTarget for ForeignStopped<'_> {
             }
             Err(_) => ram.ram(),
         };
-        let unread = match self.guest.added_memory() {
-            Ok(None) => None,
-            Ok(Some(start)) => {
-                log::warn!(
-                    "the guest has memory at {start} that it had not when it was attached to: \
-                     `vmm attach --restore` finds it, and takes away what stays now"
-                );
-                Some(start)
-            }
-            // Nothing stays in what has ended.
-            Err(_) if self.guest.process().is_ending() => None,
-            Err(error) => {
-                log::warn!(
-                    "whether the guest has got memory since it was attached to cannot be found out: {error}; \
-                     `vmm attach --restore` looks again, and takes away what stays now"
-                );
-                Some(Gpa(ram.memory().ram().end()))
-            }
-        };
-        regions.extend(unread.map(|start| Region { start, bytes: 8 }));
+        let added = self.added();
+        regions.extend(added.map(|start| Region { start, bytes: 8 }));
         regions
     }
 

@@ -43,7 +43,7 @@ pub(super) fn held(
         return Ok(SearchOutcome::At(Vec::new()));
     };
     let mut piece = vec![0; PIECE];
-    for region in target.ram() {
+    for region in target.touched() {
         let mut at = region.start;
         let mut left = region.bytes;
         while left > 0 && search.hits < HITS_MAX {

@@ -264,6 +264,29 @@ fn entries_that_lead_to_no_memory_are_as_good_as_free_and_lead_there_again_after
     assert_eq!(now(&target), entries);
 }
 
+/// A guest had most of its memory still to come to when it was attached to: it would have found our stubs there.
+#[test]
+fn entries_that_lead_to_memory_that_nobody_has_touched_are_not_free() {
+    let rights = Rights {
+        user: false,
+        ..Rights::ALL
+    };
+    let mut target = machine(1, rights);
+    map_everything(&mut target, 0);
+    let touched = target.touched();
+    target.ram = vec![Region {
+        start: Gpa(0),
+        bytes: 1 << 40,
+    }];
+    assert_eq!(target.touched(), touched);
+    let mut window = open(&mut target);
+    let refused = window.map(&mut target, 1, PageUse::Code).unwrap_err();
+    assert!(
+        matches!(refused, WindowError::NoSlots { free: 0, .. }),
+        "{refused}"
+    );
+}
+
 #[test]
 fn entries_that_may_lead_to_devices_are_not_free() {
     for first in [1 << 31, 1 << 40] {
