@@ -152,11 +152,8 @@ fn told<'a>(fields: &'a str, field: &str) -> Option<&'a str> {
 /// babeltrace2 keeps what a field of text had where an empty one follows: results of calls that have none were shown.
 #[test]
 fn babeltrace_has_of_a_call_what_is_known_of_it_and_nothing_else() {
-    let (ended, trace) = Guest::new("workload=calls,values iterations=500 threads=1")
-        .with([
-            "--trace", "graph", "--filter", "calls_*", "--args", "--retval",
-        ])
-        .with(["--mode", "discard", "--ring-size", "32768"])
+    let (ended, trace) = Guest::new("workload=calls,c_mcount iterations=20")
+        .with(["--trace", "graph", "--args", "--retval"])
         .output()
         .run();
     let _ = ended.good();
@@ -168,7 +165,14 @@ fn babeltrace_has_of_a_call_what_is_known_of_it_and_nothing_else() {
         .map(|line| {
             let known = ["args", "returned"].map(|field| told(&line.fields, field).is_some());
             let end = told(&line.fields, "end").map(str::to_owned);
-            (line.time_ns, line.named("function").to_owned(), known, end)
+            let is_entry = line.event == "func_entry";
+            (
+                is_entry,
+                line.time_ns,
+                line.named("function").to_owned(),
+                known,
+                end,
+            )
         })
         .collect();
     let ours = trace.report_with("graph", &["--json"]);
@@ -184,12 +188,23 @@ fn babeltrace_has_of_a_call_what_is_known_of_it_and_nothing_else() {
             let text = |field: &str| line[field].as_str().map(str::to_owned);
             let known = ["args", "retval"].map(|field| line.get(field).is_some());
             let time_ns = line["time_ns"].as_u64().unwrap();
-            (time_ns, text("function").unwrap(), known, text("remark"))
+            let is_entry = line["kind"] == "call";
+            (
+                is_entry,
+                time_ns,
+                text("function").unwrap(),
+                known,
+                text("remark"),
+            )
         })
         .collect();
     assert_eq!(theirs, ours);
-    let known = |has: bool| ours.iter().filter(|(.., end)| end.is_some() == has).count();
-    assert!(known(true) > 0 && known(false) > 0, "there is both");
+    // Else nothing was tried.
+    for (entries, of) in [(true, 0), (false, 1)] {
+        let steps = || ours.iter().filter(|(is_entry, ..)| *is_entry == entries);
+        let has = |is_known: bool| steps().any(|(.., known, _)| known[of] == is_known);
+        assert!(has(true) && has(false), "with what is known, and without");
+    }
 }
 
 /// Values by name: `from = 0, color = "RED"`.

@@ -265,9 +265,8 @@ pub fn trace_dat(
     let has_ends = trace.is_graph();
     if !trace.has_times() {
         note(NO_TIMES);
-        // Before all that has such times.
-        let said = file.remark(&Remark::Doubt(0, NO_TIMES.to_owned()));
-        said.map_err(|source| not_kept(room, source))?;
+        file.remark(&untimed())
+            .map_err(|error| not_kept(room, error))?;
     }
     let read = each(
         trace,
@@ -281,12 +280,8 @@ pub fn trace_dat(
                     return host.add(event);
                 }
                 // Of a graph a vCPU is no thread.
-                let nobody = if has_ends {
-                    0
-                } else {
-                    threads.pid(event.vcpu.into())
-                };
-                file.point(event, nobody)
+                let nobody = (!has_ends).then(|| threads.pid(event.vcpu.into()));
+                file.point(event, nobody.unwrap_or_default())
             }
             Next::Step(step) => {
                 let (places, pid) = (places(trace, calls, step), threads.pid(step.thread));
@@ -300,11 +295,7 @@ pub fn trace_dat(
         ReportError::Output(source) => not_kept(room, source),
         other => other,
     })?;
-    let pair = of_host.is_some().then(|| {
-        let side = trace.side.as_ref();
-        let described = side.and_then(|side| serde_json::to_string(side).ok());
-        Pair::of(&described.unwrap_or_default())
-    });
+    let pair = of_host.is_some().then(|| pair(trace));
     let failed = |error, written: fn(io::Error) -> ReportError| match error {
         Failed::Waiting(source) => not_kept(room, source),
         Failed::Writing(source) => written(source),
@@ -317,6 +308,18 @@ pub fn trace_dat(
         written.map_err(|error| failed(error, ReportError::HostOutput))?;
     }
     Ok(read)
+}
+
+/// That times are none, before all that has such times.
+fn untimed() -> Remark {
+    Remark::Doubt(0, NO_TIMES.to_owned())
+}
+
+/// What tells that this trace and its host's are one.
+fn pair(trace: &TraceDirectory) -> Pair {
+    let side = trace.side.as_ref();
+    let described = side.and_then(|side| serde_json::to_string(side).ok());
+    Pair::of(&described.unwrap_or_default())
 }
 
 /// What stands before the events.
