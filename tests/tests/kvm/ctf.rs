@@ -140,6 +140,73 @@ fn babeltrace_has_the_values_that_our_reports_have() {
     }
 }
 
+/// The text of a field of calls: `returned = "7"`.
+fn told<'a>(fields: &'a str, field: &str) -> Option<&'a str> {
+    let (_, rest) = fields.split_once(&format!(", {field} = \""))?;
+    Some(
+        rest.split_once("\", ")
+            .map_or_else(|| rest.trim_end_matches('"'), |(text, _)| text),
+    )
+}
+
+/// babeltrace2 keeps what a field of text had where an empty one follows: results of calls that have none were shown.
+#[test]
+fn babeltrace_has_of_a_call_what_is_known_of_it_and_nothing_else() {
+    let (ended, trace) = Guest::new("workload=calls,c_mcount iterations=20")
+        .with(["--trace", "graph", "--args", "--retval"])
+        .output()
+        .run();
+    let _ = ended.good();
+    let (lines, _) = babeltrace(&trace);
+    let is_step = |line: &&Line| line.event.starts_with("func_");
+    let theirs: Vec<_> = lines
+        .iter()
+        .filter(is_step)
+        .map(|line| {
+            let known = ["args", "returned"].map(|field| told(&line.fields, field).is_some());
+            let end = told(&line.fields, "end").map(str::to_owned);
+            let is_entry = line.event == "func_entry";
+            (
+                is_entry,
+                line.time_ns,
+                line.named("function").to_owned(),
+                known,
+                end,
+            )
+        })
+        .collect();
+    let ours = trace.report_with("graph", &["--json"]);
+    let ours: Vec<Value> = ours
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let is_step = |line: &&Value| ["call", "return"].map(Value::from).contains(&line["kind"]);
+    let ours: Vec<_> = ours
+        .iter()
+        .filter(is_step)
+        .map(|line| {
+            let text = |field: &str| line[field].as_str().map(str::to_owned);
+            let known = ["args", "retval"].map(|field| line.get(field).is_some());
+            let time_ns = line["time_ns"].as_u64().unwrap();
+            let is_entry = line["kind"] == "call";
+            (
+                is_entry,
+                time_ns,
+                text("function").unwrap(),
+                known,
+                text("remark"),
+            )
+        })
+        .collect();
+    assert_eq!(theirs, ours);
+    // Else nothing was tried.
+    for (entries, of) in [(true, 0), (false, 1)] {
+        let steps = || ours.iter().filter(|(is_entry, ..)| *is_entry == entries);
+        let has = |is_known: bool| steps().any(|(.., known, _)| known[of] == is_known);
+        assert!(has(true) && has(false), "with what is known, and without");
+    }
+}
+
 /// Values by name: `from = 0, color = "RED"`.
 fn values(fields: &str) -> BTreeMap<String, String> {
     let value = |field: &str| {

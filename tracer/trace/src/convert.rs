@@ -34,6 +34,8 @@ use crate::report::stream::{Happened, Leaves, Stream};
 use crate::report::summary::{By, Summary};
 use crate::report::{self, Format, Notation, Printed, ReportError, View, Watch};
 
+/// What is said where a format has no way to say that a time is not known.
+const NO_TIMES: &str = "recorded without a clock: no time and no duration here is known, only the order of what each CPU recorded";
 /// What values that a call returned are called.
 const RETURNED: &str = "returned";
 
@@ -252,7 +254,7 @@ pub fn chrome(
 pub fn trace_dat(
     trace: &TraceDirectory,
     calls: &mut Calls,
-    note: impl FnMut(&str),
+    mut note: impl FnMut(&str),
     room: &Path,
     out: &mut impl Write,
     host: Option<&mut dyn Write>,
@@ -261,6 +263,11 @@ pub fn trace_dat(
     let mut of_host = host.is_some().then(|| HostDat::new(room));
     let threads = threads(trace);
     let has_ends = trace.is_graph();
+    if !trace.has_times() {
+        note(NO_TIMES);
+        file.remark(&untimed())
+            .map_err(|error| not_kept(room, error))?;
+    }
     let read = each(
         trace,
         calls,
@@ -273,16 +280,13 @@ pub fn trace_dat(
                     return host.add(event);
                 }
                 // Of a graph a vCPU is no thread.
-                let nobody = if has_ends {
-                    0
-                } else {
-                    threads.pid(event.vcpu.into())
-                };
-                file.point(event, nobody)
+                let nobody = (!has_ends).then(|| threads.pid(event.vcpu.into()));
+                file.point(event, nobody.unwrap_or_default())
             }
             Next::Step(step) => {
                 let (places, pid) = (places(trace, calls, step), threads.pid(step.thread));
-                file.step(step, places, pid, has_ends)
+                let name = || called(trace, calls, step);
+                file.step(step, (places, name), pid, has_ends)
             }
         },
     )
@@ -291,11 +295,7 @@ pub fn trace_dat(
         ReportError::Output(source) => not_kept(room, source),
         other => other,
     })?;
-    let pair = of_host.is_some().then(|| {
-        let side = trace.side.as_ref();
-        let described = side.and_then(|side| serde_json::to_string(side).ok());
-        Pair::of(&described.unwrap_or_default())
-    });
+    let pair = of_host.is_some().then(|| pair(trace));
     let failed = |error, written: fn(io::Error) -> ReportError| match error {
         Failed::Waiting(source) => not_kept(room, source),
         Failed::Writing(source) => written(source),
@@ -308,6 +308,18 @@ pub fn trace_dat(
         written.map_err(|error| failed(error, ReportError::HostOutput))?;
     }
     Ok(read)
+}
+
+/// That times are none, before all that has such times.
+fn untimed() -> Remark {
+    Remark::Doubt(0, NO_TIMES.to_owned())
+}
+
+/// What tells that this trace and its host's are one.
+fn pair(trace: &TraceDirectory) -> Pair {
+    let side = trace.side.as_ref();
+    let described = side.and_then(|side| serde_json::to_string(side).ok());
+    Pair::of(&described.unwrap_or_default())
 }
 
 /// What stands before the events.
@@ -405,7 +417,7 @@ pub fn parquet(
         note,
         |calls, next| match next {
             Next::Remark(remark) => tables.remark(remark),
-            Next::Point(event) => tables.point(event),
+            Next::Point(event) => tables.point(event, trace.time_of_event(event)),
             Next::Step(step) => {
                 summary.add(step, None);
                 let task = tasks.and_then(|tasks| tasks.get(&step.thread));
@@ -415,6 +427,7 @@ pub fn parquet(
                     None => shown(trace, calls, step),
                 };
                 let known = parquet::Known {
+                    time_ns: trace.time_of_record(step.time_ns),
                     task: task.map(|name| &**name),
                     caller: caller.as_deref(),
                     values: &values,
@@ -545,7 +558,9 @@ mod tests {
     use super::*;
     use crate::doubt::{TimeDoubt, TimeNote};
     use crate::export::store::{Ending, News, Store};
-    use crate::export::uftrace::{AnomalyNote, Fired, GRAPH, Metadata, Pause, UftraceWriter};
+    use crate::export::uftrace::{
+        AnomalyNote, Fired, GRAPH, Metadata, NO_CLOCK, Pause, UftraceWriter,
+    };
     use crate::graph::excerpt::Excerpt;
     use crate::graph::{Anomalies, Anomaly};
     use crate::testing::{entry, event, exit, functions, text_of};
@@ -737,6 +752,87 @@ mod tests {
         entry.extend(0u32.to_le_bytes());
         assert!(has(&entry));
         assert_eq!(out.len() % 4096, 0);
+    }
+
+    /// Calls of one thread by this clock: times, depths and what they are.
+    fn calls_by(
+        clock: &str,
+        steps: impl IntoIterator<Item = (u64, u32, EventKind)>,
+    ) -> (TempDir, TraceDirectory) {
+        let root = tempfile::tempdir().unwrap();
+        let metadata = Metadata {
+            vcpus: 1,
+            tracer: GRAPH.into(),
+            clock: clock.into(),
+            ..Metadata::default()
+        };
+        let path = root.path().join("trace");
+        let text = functions(2);
+        let mut writer = UftraceWriter::create(&path, text_of(&text), metadata, false).unwrap();
+        for (time_ns, depth, kind) in steps {
+            writer.append(event(time_ns, 0, 0, depth, kind)).unwrap();
+        }
+        Store::finish(&mut writer, Ending::default()).unwrap();
+        let trace = TraceDirectory::open(&path).unwrap();
+        (root, trace)
+    }
+
+    /// As an entry and an exit trace-cmd showed how long they took, which nobody knows.
+    #[test]
+    fn of_a_trace_dat_a_call_of_unknown_duration_has_no_exit() {
+        let steps = [
+            (1_000, 0, entry(0)),
+            (2_000, 1, entry(1)),
+            (3_000, 1, EventKind::Lost(7)),
+            (4_000, 1, exit(1)),
+            (5_000, 1, entry(1)),
+            (6_000, 1, exit(1)),
+        ];
+        let (root, trace) = calls_by("tsc", steps);
+        let mut calls = Calls::open(&trace, &Excerpt::default()).unwrap();
+        let mut out = Vec::new();
+        let note = |_: &str| ();
+        trace_dat(&trace, &mut calls, note, root.path(), &mut out, None).unwrap();
+        let times = |begin: u64, end: u64| [begin.to_le_bytes(), end.to_le_bytes()].concat();
+        assert!(has(&out, &times(5_000, 6_000)));
+        assert!(!has(&out, &times(2_000, 4_000)));
+        assert!(has(&out, b"} /* f1: records lost meanwhile */\0"));
+    }
+
+    /// Each call took 0.000 us there, and nothing said why.
+    #[test]
+    fn a_trace_dat_without_times_says_so_first() {
+        let (root, trace) = calls_by(NO_CLOCK, [(500, 0, entry(0)), (500, 0, exit(0))]);
+        let mut calls = Calls::open(&trace, &Excerpt::default()).unwrap();
+        let (mut out, mut notes) = (Vec::new(), Vec::new());
+        let note = |note: &str| notes.push(note.to_owned());
+        trace_dat(&trace, &mut calls, note, root.path(), &mut out, None).unwrap();
+        assert_eq!(notes, [NO_TIMES]);
+        let said = out.windows(NO_TIMES.len());
+        let said = said.filter(|bytes| *bytes == NO_TIMES.as_bytes());
+        assert_eq!(said.count(), 1);
+    }
+
+    #[cfg(feature = "parquet")]
+    #[test]
+    fn tables_of_a_trace_without_times_have_none() {
+        use ::parquet::file::reader::{FileReader, SerializedFileReader};
+        for (clock, expected) in [("tsc", "500"), (NO_CLOCK, "null")] {
+            let lost = (500, 0, EventKind::Lost(7));
+            let (root, trace) = calls_by(clock, [(500, 0, entry(0)), (500, 0, exit(0)), lost]);
+            let mut calls = Calls::open(&trace, &Excerpt::default()).unwrap();
+            let to = root.path().join("tables");
+            std::fs::create_dir(&to).unwrap();
+            parquet(&trace, &mut calls, |_: &str| (), &to).unwrap();
+            for (table, column) in [("calls", "start_ns"), ("losses", "time_ns")] {
+                let file = std::fs::File::open(to.join(format!("{table}.parquet"))).unwrap();
+                let rows = SerializedFileReader::new(file).unwrap();
+                let rows = rows.get_row_iter(None).unwrap();
+                let rows: Vec<String> = rows.map(|row| row.unwrap().to_string()).collect();
+                let time = format!("{{{column}: {expected},");
+                assert!(rows.len() == 1 && rows[0].starts_with(&time), "{rows:?}");
+            }
+        }
     }
 
     /// A trace of which something is lost and in doubt, and that is cut short; what is to be said of its doubts.

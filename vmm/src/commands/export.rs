@@ -173,6 +173,12 @@ pub fn export(
         return uftrace(directory, excerpt, to, watch);
     }
     let trace = TraceDirectory::open(directory).map_err(Failure::bad_input)?;
+    if to.host.is_some() && !trace.has_host_events().map_err(Failure::bad_input)? {
+        return Err(Failure::bad_input(format!(
+            "--host: {} has nothing that the host did: record with --host-events",
+            directory.display()
+        )));
+    }
     let mut calls = Calls::open(&trace, excerpt).map_err(Failure::bad_input)?;
     if to.output.is_some() {
         calls.watch = watch(Missing::written(&trace)).map_err(Failure::bad_input)?;
@@ -492,9 +498,24 @@ mod tests {
                 .unwrap()
                 .starts_with("{\"displayTimeUnit\"")
         );
-        let host = Some("/dev/full".into());
-        let to = Destination { host, ..to };
         let dat = ExportFormat::TraceDat;
+        let host = folder.path().join("host.dat");
+        let before = fs::read(&file).unwrap();
+        let with_host = |host| Destination {
+            host: Some(host),
+            ..to.clone()
+        };
+        // An empty file of the host's says that it did nothing.
+        let to = with_host(host.clone());
+        let error = export(&trace, dat, &excerpt, &stacks, &to, nobody).unwrap_err();
+        let is_named = error.message.contains("--host-events");
+        assert!(is_named && error.status.code() == 100, "{}", error.message);
+        assert!(!host.exists() && fs::read(&file).unwrap() == before);
+        let entry = "{\"time_ns\":1,\"vcpu\":0,\"event\":\"host:kvm_entry\"}\n";
+        fs::write(trace.join("host-0.jsonl"), entry).unwrap();
+        export(&trace, dat, &excerpt, &stacks, &to, nobody).unwrap();
+        assert!(host.exists());
+        let to = with_host("/dev/full".into());
         let error = export(&trace, dat, &excerpt, &stacks, &to, nobody).unwrap_err();
         let full = error.message.starts_with("cannot write /dev/full: ");
         assert!(full && error.status.code() == 106, "{}", error.message);

@@ -450,6 +450,14 @@ impl EventReader {
         Self::of(directory, &[Side::Guest])
     }
 
+    /// What the host did alone.
+    ///
+    /// # Errors
+    /// As of [`Self::open`].
+    pub fn of_host(directory: &Path) -> Result<Self, EventFileError> {
+        Self::of(directory, &[Side::Host])
+    }
+
     fn of(directory: &Path, sides: &[Side]) -> Result<Self, EventFileError> {
         let mut reader = Self {
             files: Vec::new(),
@@ -805,7 +813,9 @@ mod tests {
         ];
         assert_eq!(all, expected);
         let of_guest = read(EventReader::of_guest(folder.path()).unwrap());
-        assert_eq!(of_guest, [guest]);
+        assert_eq!(of_guest, [&*guest]);
+        let of_host = read(EventReader::of_host(folder.path()).unwrap());
+        assert_eq!(of_host, [expected[0], expected[2], expected[3]]);
     }
 
     #[test]

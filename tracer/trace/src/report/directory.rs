@@ -20,6 +20,7 @@ use crate::event::Event;
 use crate::event::Moment;
 use crate::export::call_formats::{CallFormats, VALUES_FILE};
 use crate::export::compact;
+use crate::export::events::{EventLine, EventReader};
 use crate::export::probes::{PROBES_FILE, ProbeNote};
 use crate::export::uftrace::layout::{FIRST_TID, SIDE_FILE};
 use crate::export::uftrace::record::canonical;
@@ -254,6 +255,30 @@ impl TraceDirectory {
     pub fn has_times(&self) -> bool {
         let clock = self.side.as_ref().map(|side| &side.metadata.clock);
         clock.is_none_or(|clock| clock.as_str() != NO_CLOCK)
+    }
+
+    /// When something was that a record of the guest's tells; nothing where records have no times: what stands in their
+    /// place is when a thread or a ring began, of all alike.
+    #[must_use]
+    pub fn time_of_record(&self, time_ns: u64) -> Option<u64> {
+        self.has_times().then_some(time_ns)
+    }
+
+    /// When an event was: what the host did has times always.
+    #[must_use]
+    pub fn time_of_event(&self, event: &EventLine) -> Option<u64> {
+        match event.is_of_host {
+            true => Some(event.time_ns),
+            false => self.time_of_record(event.time_ns),
+        }
+    }
+
+    /// Whether it has anything that the host did.
+    ///
+    /// # Errors
+    /// [`ReportError::Events`].
+    pub fn has_host_events(&self) -> Result<bool, ReportError> {
+        Ok(EventReader::of_host(&self.path)?.peek().is_some())
     }
 }
 

@@ -386,7 +386,7 @@ fn print_entries(
         printed.count(&happened);
         let line = match &happened {
             Happened::Remark(remark) => printed.remark(remark, out),
-            Happened::Point(event) => point_line(out, times, event),
+            Happened::Point(event) => point_line(out, (trace, times), event),
             Happened::Call(Shown::Step(step) | Shown::Leaf(step, _)) => {
                 let caller = callers.name(trace, stream.calls, step);
                 entry_line((trace, stream.calls), times, (step, caller), out)
@@ -416,7 +416,8 @@ fn entry_line(
                 Some(caller) => format!("{name} <-{caller}").into(),
                 None => name,
             };
-            function_line(out, vcpu, &times.moment(step.time_ns), &name)
+            let moment = times.moment_if_known(trace.time_of_record(step.time_ns));
+            function_line(out, vcpu, &moment, &name)
         }
         EventKind::Lost(count) => writeln!(out, "CPU:{vcpu} [LOST {count} EVENTS]"),
         _ => Ok(()),
@@ -424,10 +425,15 @@ fn entry_line(
 }
 
 /// An event, or how many are lost.
-fn point_line(out: &mut impl Write, times: Times, event: &EventLine) -> io::Result<()> {
+fn point_line(
+    out: &mut impl Write,
+    (trace, times): (&TraceDirectory, Times),
+    event: &EventLine,
+) -> io::Result<()> {
+    let moment = times.moment_if_known(trace.time_of_event(event));
     let vcpu = usize::from(event.vcpu);
     match event.event {
-        Some(_) => function_line(out, vcpu, &times.moment(event.time_ns), &event.to_string()),
+        Some(_) => function_line(out, vcpu, &moment, &event.to_string()),
         None => writeln!(out, "CPU:{vcpu} {event}"),
     }
 }

@@ -49,8 +49,8 @@ pub(super) enum Steps {
 /// One thing that happened.
 #[derive(Debug, Default, Serialize)]
 struct Line<'a> {
-    /// Nanoseconds since the guest's time began.
-    time_ns: u64,
+    /// Nanoseconds since the guest's time began, where that is known.
+    time_ns: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     vcpu: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,7 +101,7 @@ impl<'a> Line<'a> {
         let task = side.and_then(|side| side.threads.get(&step.thread));
         let address = step.caller().filter(|_| trace.has_callers());
         let line = Self {
-            time_ns: step.time_ns,
+            time_ns: trace.time_of_record(step.time_ns),
             vcpu: Some(step.vcpu),
             thread: Some(step.thread),
             task: task.map(String::as_str),
@@ -146,10 +146,10 @@ impl<'a> Line<'a> {
     }
 
     /// An event, or a loss of some. Which thread it was on nobody knows.
-    fn of_point(point: EventLine) -> Self {
+    fn of_point(trace: &TraceDirectory, point: EventLine) -> Self {
         let count = point.event.is_none().then_some(point.lost);
         Self {
-            time_ns: point.time_ns,
+            time_ns: trace.time_of_event(&point),
             vcpu: Some(point.vcpu),
             kind: if count.is_some() {
                 "lost-events"
@@ -166,7 +166,7 @@ impl<'a> Line<'a> {
     /// What is said beside calls and events: of a vCPU that waited, or of all.
     fn of_remark(remark: &Remark) -> Self {
         Self {
-            time_ns: remark.time_ns(),
+            time_ns: Some(remark.time_ns()),
             vcpu: remark.vcpu(),
             kind: remark.what(),
             length_ns: remark.length_ns(),
@@ -195,7 +195,7 @@ impl<'a> Line<'a> {
         }
         let name = self.function.as_deref().or(self.event.as_deref());
         Ok([
-            self.time_ns.to_string(),
+            shown(self.time_ns),
             shown(self.vcpu),
             shown(self.thread),
             shown(self.task.map(printable::masked)),
@@ -257,7 +257,7 @@ pub(super) fn print(
         printed.count(&happened);
         let written = match happened {
             Happened::Remark(remark) => writer.line(&Line::of_remark(&remark)),
-            Happened::Point(point) => writer.line(&Line::of_point(point)),
+            Happened::Point(point) => writer.line(&Line::of_point(trace, point)),
             Happened::Call(shown) => shown.steps().try_for_each(|step| {
                 let line = Line::of_step(trace, stream.calls, (&step, which), &mut callers);
                 line.map_or(Ok(()), |line| writer.line(&line))

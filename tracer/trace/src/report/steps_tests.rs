@@ -10,17 +10,22 @@ use super::*;
 use crate::event::Moment;
 use crate::export::call_formats::CallFormats;
 use crate::export::store::{Ending, News, Store};
-use crate::export::uftrace::{GRAPH, Metadata, UftraceWriter};
+use crate::export::uftrace::{GRAPH, Metadata, NO_CLOCK, UftraceWriter};
 use crate::testing::{entry, event, exit, functions, text_of};
 
 /// With a value of each call of `f0`, of each return of `f1`, and of each `sent`; thread 0 has a name with an escape.
 fn trace(tracer: &str, events: impl IntoIterator<Item = Event>) -> TempDir {
+    trace_by("tsc", tracer, events)
+}
+
+/// The same of a session that has this clock.
+fn trace_by(clock: &str, tracer: &str, events: impl IntoIterator<Item = Event>) -> TempDir {
     let root = tempfile::tempdir().unwrap();
     let functions = functions(3);
     let metadata = Metadata {
         vcpus: 2,
         tracer: tracer.into(),
-        clock: "tsc".into(),
+        clock: clock.into(),
         ..Metadata::default()
     };
     let directory = root.path().join("trace");
@@ -112,6 +117,38 @@ fn each_step_is_an_object_on_its_line() {
     let mut without_return = objects;
     without_return.remove(2);
     assert_eq!(self::objects(&entries), without_return);
+}
+
+/// What records have in place of a time was once shown as one, the same on each line.
+#[test]
+fn without_a_clock_what_the_guest_recorded_has_no_time() {
+    let steps = [
+        event(500, 0, 0, 0, entry(1)),
+        event(500, 0, 0, 0, exit(1)),
+        event(500, 0, 0, 0, EventKind::LostPoints(6)),
+    ];
+    let root = trace_by(NO_CLOCK, GRAPH, steps);
+    let host = "{\"time_ns\":700,\"vcpu\":0,\"event\":\"host:kvm_entry\"}\n";
+    std::fs::write(root.path().join("trace/host-0.jsonl"), host).unwrap();
+    let objects = objects(&printed(&root, Format::Graph, Notation::Json));
+    let times: Vec<&Value> = objects.iter().map(|line| &line["time_ns"]).collect();
+    let (unknown, known) = (&Value::Null, &json!(700));
+    assert_eq!(times, [unknown, unknown, unknown, known]);
+    assert!(
+        objects
+            .iter()
+            .all(|line| line.as_object().unwrap().contains_key("time_ns"))
+    );
+    let rows = printed(&root, Format::Graph, Notation::Csv);
+    let rows: Vec<&str> = rows.lines().skip(1).collect();
+    let times = rows.iter().map(|row| row.split_once(',').unwrap().0);
+    assert_eq!(times.collect::<Vec<_>>(), ["", "", "", "700"]);
+    let text = printed(&root, Format::Function, Notation::Text);
+    assert!(text.contains("[000]            -: f1\n"), "{text}");
+    assert!(
+        text.contains("[000]     0.000000: host:kvm_entry"),
+        "{text}"
+    );
 }
 
 #[test]

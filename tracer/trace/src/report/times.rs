@@ -21,6 +21,11 @@ impl Times {
         text
     }
 
+    /// The same, or what stands where nobody knows it.
+    pub fn moment_if_known(self, time_ns: Option<u64>) -> String {
+        time_ns.map_or_else(|| "-".to_owned(), |time_ns| self.moment(time_ns))
+    }
+
     /// Columns that such a time needs, for some days.
     pub const fn width(self) -> usize {
         if self.has_nanoseconds { 17 } else { 14 }

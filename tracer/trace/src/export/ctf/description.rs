@@ -14,8 +14,11 @@ pub(super) enum Kind {
     Unsigned,
     /// 64 bits, shown as an address.
     Address,
-    /// Text with a zero at its end.
+    /// Text with a zero at its end, of which something is before that.
     Text,
+    /// Text that is empty, in one byte. babeltrace2 shows of an empty text the one that the field had before, so this is
+    /// no text: an enumeration of one value, whose name says what it is.
+    Empty,
 }
 
 impl Kind {
@@ -25,6 +28,7 @@ impl Kind {
             Self::Unsigned => "uint64_t",
             Self::Address => "address_t",
             Self::Text => "string",
+            Self::Empty => "empty_t",
         }
     }
 }
@@ -51,11 +55,13 @@ pub struct About {
 const TYPES: &str = "\
 /* CTF 1.8 */
 
+typealias integer { size = 8; align = 8; signed = false; } := uint8_t;
 typealias integer { size = 16; align = 8; signed = false; } := uint16_t;
 typealias integer { size = 32; align = 8; signed = false; } := uint32_t;
 typealias integer { size = 64; align = 8; signed = false; } := uint64_t;
 typealias integer { size = 64; align = 8; signed = true; } := int64_t;
 typealias integer { size = 64; align = 8; signed = false; base = 16; } := address_t;
+typealias enum : uint8_t { \"(empty)\" = 0 } := empty_t;
 
 trace {
 	major = 1;
@@ -96,12 +102,67 @@ stream {
 };
 ";
 
-/// The event whose fields are the next ones.
-pub(super) const ENTRY: u16 = 0;
-pub(super) const EXIT: u16 = 1;
-pub(super) const REMARK: u16 = 2;
+/// A step of a call, by what is known of it: it has fields for nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Call {
+    /// It begins, with arguments or without.
+    Entry { args: bool },
+    /// It ends, with what it returned and with why that end is no measured one, or without.
+    Exit { returned: bool, end: bool },
+}
+
+impl Call {
+    /// All that can be, in the order of their numbers.
+    const ALL: [Self; 6] = [
+        Self::Entry { args: false },
+        Self::Entry { args: true },
+        Self::exit(false, false),
+        Self::exit(true, false),
+        Self::exit(false, true),
+        Self::exit(true, true),
+    ];
+
+    /// An end.
+    pub const fn exit(returned: bool, end: bool) -> Self {
+        Self::Exit { returned, end }
+    }
+
+    /// The number of such events.
+    pub const fn number(self) -> u16 {
+        match self {
+            Self::Entry { args } => args as u16,
+            Self::Exit { returned, end } => 2 + returned as u16 + 2 * end as u16,
+        }
+    }
+
+    /// What it is called; none where there are no such events.
+    const fn name(self, has_ends: bool) -> Option<&'static str> {
+        match (self, has_ends) {
+            (Self::Entry { .. }, true) => Some("func_entry"),
+            (Self::Entry { .. }, false) => Some("function"),
+            (Self::Exit { .. }, true) => Some("func_exit"),
+            (Self::Exit { .. }, false) => None,
+        }
+    }
+
+    fn fields(self) -> String {
+        let known = match self {
+            Self::Entry { args } => [("args", args), ("", false)],
+            Self::Exit { returned, end } => [("returned", returned), ("end", end)],
+        };
+        let mut fields = "\t\tthread_t tid;\n\t\tfunction_t function;\n".to_owned();
+        for (name, _) in known.into_iter().filter(|(_, is_known)| *is_known) {
+            // Writing to a string cannot fail.
+            let _ = writeln!(fields, "\t\tstring {name};");
+        }
+        fields
+    }
+}
+
+/// The number of remarks: those of calls are the ones before it.
+pub(super) const REMARK: u16 = 6;
 /// Events of the guest's own have the numbers from here on.
-pub(super) const OWN: u16 = 3;
+pub(super) const OWN: u16 = 7;
 
 /// All of the description. Functions and threads are those that any event names, `classes` events of the guest's own;
 /// where returns are not traced (`has_ends`), there are no exits.
@@ -125,15 +186,10 @@ pub(super) fn text<'a>(
     numbers(&mut text, "function_t", functions);
     let names = threads.iter().map(|(thread, name)| (*thread, &**name));
     numbers(&mut text, "thread_t", names);
-    let call = "\t\tthread_t tid;\n\t\tfunction_t function;\n";
-    let (entry, args) = match has_ends {
-        true => ("func_entry", "\t\tstring args;\n"),
-        false => ("function", "\t\tstring args;\n"),
-    };
-    event(&mut text, ENTRY, entry, &format!("{call}{args}"));
-    if has_ends {
-        let exit = format!("{call}\t\tstring returned;\n\t\tstring end;\n");
-        event(&mut text, EXIT, "func_exit", &exit);
+    for call in Call::ALL {
+        if let Some(name) = call.name(has_ends) {
+            event(&mut text, call.number(), name, &call.fields());
+        }
     }
     event(&mut text, REMARK, "remark", "\t\tstring text;\n");
     for (class, number) in classes.iter().zip(OWN..) {
@@ -236,10 +292,36 @@ mod tests {
             "name = \"a\\\"; }; /*\";",
             "\t\tint64_t _size;\n\t\taddress_t __p__x;\n\t\tstring __p__x_2;\n\t\tuint64_t _event;\n\
              \t\tuint64_t _event_2;\n\t\tuint64_t _event_3;\n",
-            "id = 3;",
+            "id = 7;",
             "name = \"func_exit\";",
         ] {
             assert!(text.contains(expected), "{expected} in {text}");
+        }
+    }
+
+    /// A field of every one of them would be empty where nothing is known.
+    #[test]
+    fn a_step_of_a_call_has_fields_for_what_is_known_of_it() {
+        let nobody = BTreeMap::new();
+        let text = text(&About::default(), [].into_iter(), &nobody, &[], true);
+        let call = "\t\tthread_t tid;\n\t\tfunction_t function;\n";
+        let [args, returned, end] =
+            ["args", "returned", "end"].map(|name| format!("\t\tstring {name};\n"));
+        let exit = Call::exit;
+        for (step, name, more) in [
+            (Call::Entry { args: false }, "func_entry", String::new()),
+            (Call::Entry { args: true }, "func_entry", args),
+            (exit(false, false), "func_exit", String::new()),
+            (exit(true, false), "func_exit", returned.clone()),
+            (exit(false, true), "func_exit", end.clone()),
+            (exit(true, true), "func_exit", returned + &end),
+        ] {
+            let number = step.number();
+            let expected = format!(
+                "\tid = {number};\n\tname = \"{name}\";\n\tfields := struct {{\n{call}{more}\t}};\n"
+            );
+            assert_eq!(text.matches(&expected).count(), 1, "{expected} in {text}");
+            assert!(number < REMARK);
         }
     }
 

@@ -15,7 +15,7 @@ use terms::field::FieldValue;
 use terms::function::FunctionId;
 
 pub use self::description::About;
-use self::description::{Class, ENTRY, EXIT, Kind, OWN, REMARK};
+use self::description::{Call, Class, Kind, OWN, REMARK};
 use self::packet::{Payload, Stream};
 use crate::event::{Event, EventKind};
 use crate::export::events::EventLine;
@@ -86,14 +86,20 @@ impl Ctf {
                 self.functions
                     .entry(number)
                     .or_insert_with(|| name(function));
-                let call = Payload::default().u32(tid).u32(number).text(values);
-                let (event, payload) = match step.kind {
+                // What is not known has no field: of an empty one babeltrace2 shows what an event before had there.
+                let known = Some(values).filter(|values| !values.is_empty());
+                let is_known = known.is_some();
+                let (call, end) = match step.kind {
                     EventKind::Exit { end, .. } => {
-                        (EXIT, call.text(end.remark().unwrap_or_default()))
+                        let end = end.remark();
+                        (Call::exit(is_known, end.is_some()), end)
                     }
-                    _ => (ENTRY, call),
+                    _ => (Call::Entry { args: is_known }, None),
                 };
-                self.stream(step.vcpu)?.add(step.time_ns, event, &payload)
+                let payload = Payload::default().u32(tid).u32(number);
+                let payload = known.into_iter().chain(end).fold(payload, Payload::text);
+                self.stream(step.vcpu)?
+                    .add(step.time_ns, call.number(), &payload)
             }
             EventKind::Lost(count) => self.stream(step.vcpu)?.lost(step.time_ns, count),
             EventKind::Point(_)
@@ -184,6 +190,89 @@ fn carried(payload: Payload, value: &FieldValue) -> (Kind, Payload) {
             Err(_) => (Kind::Unsigned, payload.u64(*value)),
         },
         FieldValue::Pointer(value) => (Kind::Address, payload.u64(value.0)),
-        other => (Kind::Text, payload.text(&other.to_string())),
+        other => {
+            let text = other.to_string();
+            let is_empty = text.is_empty() || text.starts_with('\0');
+            let kind = if is_empty { Kind::Empty } else { Kind::Text };
+            (kind, payload.text(&text))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::event::End;
+
+    /// The numbers and what is told of them, from the first event of the stream on.
+    fn events(directory: &Path) -> Vec<u8> {
+        fs::read(directory.join("vcpu0")).unwrap().split_off(48)
+    }
+
+    fn step(kind: EventKind) -> Event {
+        Event {
+            time_ns: 5,
+            vcpu: 0,
+            thread: 1,
+            depth: 0,
+            kind,
+            values: None,
+        }
+    }
+
+    /// An empty text is what babeltrace2 2.0 shows the one before for.
+    #[test]
+    fn no_text_is_empty() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut ctf = Ctf::new(folder.path(), BTreeMap::new(), true);
+        let function = FunctionId(2);
+        let exit = |end| EventKind::Exit {
+            function,
+            end,
+            duration: None,
+        };
+        let mut expected = Vec::new();
+        for (kind, values, number, texts) in [
+            (EventKind::Entry(function), "x=1", 1, "x=1\0"),
+            (EventKind::Entry(function), "", 0, ""),
+            (exit(End::Returned), "7", 3, "7\0"),
+            (exit(End::Returned), "", 2, ""),
+            (exit(End::Unsure), "7", 5, "7\0records lost meanwhile\0"),
+            (exit(End::NotSeen), "", 4, "no return seen\0"),
+        ] {
+            ctf.step(&step(kind), |_| "f".into(), values).unwrap();
+            expected.extend([number, 0, 5, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0]);
+            expected.extend(texts.as_bytes());
+        }
+        ctf.finish(&About::default()).unwrap();
+        assert_eq!(events(folder.path()), expected);
+    }
+
+    /// The guest names what its enumerators are called, and has other text that is empty.
+    #[test]
+    fn a_value_that_is_empty_is_no_text() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut ctf = Ctf::new(folder.path(), BTreeMap::new(), true);
+        let mut expected = Vec::new();
+        for (name, number) in [("RED", 7), ("", 8), ("BLUE", 7)] {
+            let value = FieldValue::Enumerator { name: name.into() };
+            let line = r#"{"time_ns":5,"vcpu":0,"event":"painted"}"#;
+            let mut event: EventLine = serde_json::from_str(line).unwrap();
+            event.fields.0.push(("color".into(), value));
+            ctf.point(&event).unwrap();
+            expected.extend([number, 0, 5, 0, 0, 0]);
+            expected.extend(name.bytes().chain([0]));
+        }
+        ctf.finish(&About::default()).unwrap();
+        assert_eq!(events(folder.path()), expected);
+        let text = fs::read_to_string(folder.path().join(DESCRIPTION)).unwrap();
+        for (number, kind) in [(7, "string"), (8, "empty_t")] {
+            let class = format!(
+                "\tid = {number};\n\tname = \"painted\";\n\tfields := struct {{\n\t\t{kind} _color;\n"
+            );
+            assert!(text.contains(&class), "{class} in {text}");
+        }
     }
 }

@@ -1,5 +1,5 @@
 //! A trace as tables in Parquet, for DuckDB, Spark, ClickHouse and the like: a directory with one file for each table. All
-//! times are nanoseconds.
+//! times are nanoseconds; those of records that have none are null.
 
 mod table;
 
@@ -20,7 +20,7 @@ use crate::export::remark::Remark;
 
 /// A row for each call, as it ends.
 const CALLS: [Column; 12] = [
-    ("start_ns", Kind::Rising, Always),
+    ("start_ns", Kind::Rising, Sometimes),
     ("duration_ns", Kind::Number, Sometimes),
     ("self_ns", Kind::Number, Sometimes),
     ("function", Kind::Text, Always),
@@ -35,7 +35,7 @@ const CALLS: [Column; 12] = [
 ];
 /// A row for each event: `side` is `guest` or `host`, `fields` an object of JSON.
 const EVENTS: [Column; 5] = [
-    ("time_ns", Kind::Rising, Always),
+    ("time_ns", Kind::Rising, Sometimes),
     ("vcpu", Kind::Number, Always),
     ("side", Kind::Text, Always),
     ("event", Kind::Text, Always),
@@ -52,7 +52,7 @@ const FUNCTIONS: [Column; 6] = [
 ];
 /// A row for each loss: `what` is `calls` or `events`.
 const LOSSES: [Column; 4] = [
-    ("time_ns", Kind::Rising, Always),
+    ("time_ns", Kind::Rising, Sometimes),
     ("vcpu", Kind::Number, Always),
     ("what", Kind::Text, Always),
     ("lost", Kind::Number, Always),
@@ -80,6 +80,8 @@ pub struct FunctionRow {
 /// What is known of a step beside itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Known<'a> {
+    /// When it was, where records have times.
+    pub time_ns: Option<u64>,
     /// What the guest calls its thread.
     pub task: Option<&'a str>,
     /// Of an entry what made the call, where that is known of the call itself.
@@ -91,7 +93,7 @@ pub struct Known<'a> {
 /// A call that has begun.
 #[derive(Debug)]
 struct Open {
-    start_ns: u64,
+    start_ns: Option<u64>,
     name: ByteArray,
     vcpu: u16,
     /// Nanoseconds of the calls from it.
@@ -152,7 +154,7 @@ impl Parquet {
                 let known_name = self.names.entry(function);
                 let name = known_name.or_insert_with(|| (&*name(function)).into());
                 let open = Open {
-                    start_ns: step.time_ns,
+                    start_ns: known.time_ns,
                     name: name.clone(),
                     vcpu: step.vcpu,
                     inner_ns: 0,
@@ -181,7 +183,7 @@ impl Parquet {
                 };
                 self.row(step.thread, step.depth, open, ended)
             }
-            EventKind::Lost(count) => self.lost(step.time_ns, step.vcpu, "calls", count),
+            EventKind::Lost(count) => self.lost(known.time_ns, step.vcpu, "calls", count),
             EventKind::Point(_)
             | EventKind::LostPoints(_)
             | EventKind::Stall(_)
@@ -212,23 +214,23 @@ impl Parquet {
         ])
     }
 
-    fn lost(&mut self, time_ns: u64, vcpu: u16, what: &str, count: u64) -> io::Result<()> {
+    fn lost(&mut self, time_ns: Option<u64>, vcpu: u16, what: &str, count: u64) -> io::Result<()> {
         let vcpu = u64::from(vcpu);
         self.losses
             .push([time_ns.into(), vcpu.into(), what.into(), count.into()])
     }
 
-    /// An event, or a loss of some.
+    /// An event, or a loss of some, and when that was where it is known.
     ///
     /// # Errors
     /// What the system says.
-    pub fn point(&mut self, event: &EventLine) -> io::Result<()> {
+    pub fn point(&mut self, event: &EventLine, time_ns: Option<u64>) -> io::Result<()> {
         let Some(name) = &event.event else {
-            return self.lost(event.time_ns, event.vcpu, "events", event.lost);
+            return self.lost(time_ns, event.vcpu, "events", event.lost);
         };
         let side = if event.is_of_host { "host" } else { "guest" };
         self.events.push([
-            event.time_ns.into(),
+            time_ns.into(),
             u64::from(event.vcpu).into(),
             side.into(),
             (&**name).into(),

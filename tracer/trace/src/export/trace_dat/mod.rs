@@ -17,7 +17,7 @@ use self::format::{ENTRY, EXIT, FUNCTION, Format, OWN_MAX, PRINT};
 pub use self::host::HostDat;
 use self::page::EVENT_MAX;
 pub use self::pair::Pair;
-use crate::event::{End, Event, EventKind};
+use crate::event::{Event, EventKind};
 use crate::export::events::EventLine;
 use crate::export::remark::Remark;
 
@@ -66,14 +66,15 @@ impl TraceDat {
         self.pids.get(&vcpu).copied().unwrap_or_default()
     }
 
-    /// The next step of a thread that has this pid, `has_ends` where returns are traced.
+    /// The next step of a thread that has this pid, of a function that `name` names; `has_ends` where returns are traced. An
+    /// end has a duration there, so one of which that is not known is said in words.
     ///
     /// # Errors
     /// What the system says.
     pub fn step(
         &mut self,
         step: &Event,
-        places: Places,
+        (places, name): (Places, impl FnOnce() -> String),
         pid: u32,
         has_ends: bool,
     ) -> io::Result<()> {
@@ -101,9 +102,9 @@ impl TraceDat {
             }
             EventKind::Exit { end, .. } => {
                 let entered_ns = open.pop().unwrap_or(step.time_ns);
-                if !matches!(end, End::Returned | End::Unsure) {
-                    // When it ended nobody knows.
-                    return Ok(());
+                if let Some(remark) = end.remark() {
+                    let text = format!("}} /* {}: {remark} */", name());
+                    return self.print(step.vcpu, step.time_ns, &text);
                 }
                 let mut event = EXIT.begin(pid);
                 event.extend(address.to_le_bytes());
