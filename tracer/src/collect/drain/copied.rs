@@ -12,7 +12,6 @@ use crate::collect::backlog::{Batch, Records, count};
 use crate::collect::call_ring::Copying;
 use crate::collect::copied_points::CopiedPoints;
 use crate::ring::geometry::Position;
-use crate::ring::reader::Sink;
 use crate::ring::snapshot::Copied;
 
 use super::off_times::OffTime;
