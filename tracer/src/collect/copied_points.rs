@@ -12,7 +12,6 @@ use crate::clock::RunClock;
 use crate::event_formats::EventFormats;
 use crate::ring::geometry::{Geometry, Position};
 use crate::ring::payload::PayloadMemory;
-use crate::ring::reader::Sink;
 use crate::ring::snapshot::{Copied, Piece, Snapshot};
 
 /// Bytes of payloads in a piece: values that are made of them can be a hundred times as many.
@@ -92,13 +91,8 @@ impl CopiedPoints {
         self.records.doubts()
     }
 
-    /// Makes the next events; last what was `refused`, by when. Whether that was all.
-    pub fn deliver_some(
-        &mut self,
-        (refused, by): (u64, u64),
-        clock: &RunClock,
-        to: &mut Vec<Record>,
-    ) -> bool {
+    /// Makes the next events. Whether that was all.
+    pub fn deliver_some(&mut self, clock: &RunClock, to: &mut Vec<Record>) -> bool {
         let none = Payloads {
             first_slot: 0,
             words_of_one: 0,
@@ -122,9 +116,6 @@ impl CopiedPoints {
         let is_over = self.records.is_over();
         if is_over {
             self.records.say_missing(&mut sink);
-            if refused > 0 {
-                sink.lost(by, refused);
-            }
         }
         is_over
     }

@@ -37,11 +37,11 @@ impl<'a> WantedDump<'a> {
 }
 
 impl Begin {
-    /// As a time of the trace, when it is `now_ns`.
-    pub(super) const fn time_ns(self, now_ns: u64) -> u64 {
+    /// As a time of the trace, where all is recorded up to `until_ns`.
+    pub(super) const fn time_ns(self, until_ns: u64) -> u64 {
         match self {
             Self::Oldest => 0,
-            Self::Ago(ns) => now_ns.saturating_sub(ns),
+            Self::Ago(ns) => until_ns.saturating_sub(ns),
             Self::At(ns) => ns,
         }
     }

@@ -12,10 +12,10 @@ use crate::collect::backlog::{Batch, Records, count};
 use crate::collect::call_ring::Copying;
 use crate::collect::copied_points::CopiedPoints;
 use crate::ring::geometry::Position;
-use crate::ring::reader::Sink;
 use crate::ring::snapshot::Copied;
 
 use super::off_times::OffTime;
+use super::refused::RefusedBy;
 
 /// The copies of all rings of a session.
 #[derive(Debug)]
@@ -35,8 +35,8 @@ pub(super) struct CopiedRings {
 pub(super) struct CopiedRing {
     origin: Origin,
     held: HeldRecords,
-    /// What it had refused, and by when: that has no place among its slots.
-    refused: (u64, u64),
+    /// What it had refused, and by when, as far as that has not been said.
+    refused: VecDeque<RefusedBy>,
     /// What it brings later is not before this time.
     seen_ns: u64,
     /// What was left out of it that has not been said yet.
@@ -174,7 +174,7 @@ fn leave_last_off(parts: &mut Vec<Part>, oldest_ns: u64) {
 
 impl CopiedRing {
     /// What it held, and how much it had refused by when.
-    pub const fn new(origin: Origin, held: HeldRecords, refused: (u64, u64)) -> Self {
+    pub const fn new(origin: Origin, held: HeldRecords, refused: VecDeque<RefusedBy>) -> Self {
         Self {
             origin,
             held,
@@ -187,7 +187,7 @@ impl CopiedRing {
 
     /// What is next; what is not an off time comes last.
     fn next_parts(&mut self, clock: &RunClock) -> Vec<Part> {
-        let (refused, by) = self.refused;
+        let refused = &mut self.refused;
         let mut parts = Vec::new();
         let mut rows = Vec::new();
         let seen = match &mut self.held {
@@ -195,6 +195,7 @@ impl CopiedRing {
                 let missing = |copied: &mut Copied, rows: &mut Vec<Record>| {
                     copied.say_missing(&mut copying.sink(rows));
                 };
+                let missing = (missing, &mut *refused);
                 next_off(copied, off, clock, (&mut parts, &mut rows), missing);
                 let to = off.front().map_or(Position(u64::MAX), |next| next.head);
                 let mut sink = copying.sink(&mut rows);
@@ -203,16 +204,19 @@ impl CopiedRing {
                 if self.is_over {
                     copied.say_missing(&mut sink);
                 }
-                if self.is_over && refused > 0 {
-                    sink.lost(by, refused);
-                }
                 copied.last()
             }
             HeldRecords::Points(copied) => {
-                self.is_over = copied.deliver_some(self.refused, clock, &mut rows);
+                self.is_over = copied.deliver_some(clock, &mut rows);
                 copied.last()
             }
         };
+        let to_ns = match self.is_over {
+            true => u64::MAX,
+            // What comes later may have been recorded before it.
+            false => rows.last().map_or(0, |last| last.time_ns),
+        };
+        add_refused(&mut rows, refused, clock, to_ns);
         self.seen_ns = self.seen_ns.max(clock.nanoseconds(seen));
         parts.push(Part::Rows(rows, None));
         parts
@@ -284,13 +288,37 @@ const fn gap(time_ns: u64) -> Record {
     }
 }
 
+/// Adds what was refused by `to_ns` to the records of a ring, each where it is known to have been over.
+fn add_refused(
+    rows: &mut Vec<Record>,
+    refused: &mut VecDeque<RefusedBy>,
+    clock: &RunClock,
+    to_ns: u64,
+) {
+    while let Some(next) = refused.front().copied()
+        && clock.nanoseconds(next.by) <= to_ns
+    {
+        let time_ns = clock.nanoseconds(next.by);
+        let lost = Record {
+            time_ns,
+            kind: RecordKind::Lost(next.count),
+        };
+        let at = rows.partition_point(|row| row.time_ns <= time_ns);
+        rows.insert(at, lost);
+        refused.pop_front();
+    }
+}
+
 /// When nothing was recorded right before the next call, and what is `missing` before that.
 fn next_off(
     copied: &mut Copied,
     off: &mut VecDeque<OffTime>,
     clock: &RunClock,
     (parts, rows): (&mut Vec<Part>, &mut Vec<Record>),
-    missing: impl Fn(&mut Copied, &mut Vec<Record>),
+    (missing, refused): (
+        impl Fn(&mut Copied, &mut Vec<Record>),
+        &mut VecDeque<RefusedBy>,
+    ),
 ) {
     while let Some(next) = off.front().copied()
         && (next.head <= copied.position() || copied.is_over())
@@ -300,6 +328,7 @@ fn next_off(
         let is_between = !rows.is_empty() && next.head < copied.position();
         if !is_between {
             let until_ns = clock.nanoseconds(next.until);
+            add_refused(rows, refused, clock, until_ns);
             if !rows.is_empty() {
                 parts.push(Part::Rows(std::mem::take(rows), Some(until_ns)));
             }

@@ -7,6 +7,7 @@ use trace::export::uftrace::ExportError;
 use trace::stream::Origin;
 
 use super::copied::{CopiedRing, CopiedRings, HeldRecords};
+use super::refused::Refused;
 use super::{Drain, say_gap};
 use crate::collect::backlog::Batch;
 use crate::collect::call_ring::CallRing;
@@ -101,6 +102,8 @@ impl Dumping<'_> {
         if self.drain.is_on {
             say_gap(self.drain);
         }
+        // What is recorded from now on is after what was refused until now.
+        let by = self.drain.time.rings.least();
         for mut calls in self.drain.calls.each() {
             calls.source.reader.release(&self.drain.rings);
         }
@@ -108,13 +111,23 @@ impl Dumping<'_> {
             points.release();
         }
         self.drain.set_awaited();
+        // A later dump is not to take it for its own.
+        let lost = self.lost();
+        self.note(&lost, by);
+    }
+
+    /// So many were lost by then: later dumps tell when.
+    fn note(&mut self, lost: &LostWhenHeld, by: u64) {
+        let events = lost.events.as_deref().unwrap_or_default();
+        self.drain.refused.note(&lost.calls, events, by);
     }
 
     /// How many calls and events were lost since the rings were `held`. A vCPU that was in a stub when they were
     /// released can count itself later: this is to be asked when all have left.
     #[must_use]
-    pub fn lost_since(&self, held: &LostWhenHeld) -> u64 {
+    pub fn lost_since(&mut self, held: &LostWhenHeld) -> u64 {
         let now = self.lost();
+        self.note(&now, self.drain.time.rings.counter());
         let events = now.events.iter().zip(&held.events);
         let events = events.flat_map(|(now, before)| now.iter().zip(before));
         let each = now.calls.iter().zip(&held.calls).chain(events);
@@ -122,10 +135,15 @@ impl Dumping<'_> {
         since.fold(0, u64::saturating_add)
     }
 
-    /// Copies what the rings hold now, to be written to `output`, of what was recorded from a time on; nothing is taken out of them. They are
+    /// Copies what the rings hold now, to be written to `output`, of what was recorded from a time on, which `from` says by up to when that is; nothing is taken out of them. They are
     /// copied as they are: that takes as much memory as they hold, and no disk's time. Unless `is_live`, nothing is recorded meanwhile, so
     /// nothing is written over before it is copied. What is lost is not known yet ([`Self::lost_since`]).
-    pub fn begin(&mut self, mut output: Output, is_live: bool, from_ns: u64) -> Dump {
+    pub fn begin(
+        &mut self,
+        mut output: Output,
+        is_live: bool,
+        from: impl FnOnce(u64) -> u64,
+    ) -> Dump {
         self.drain.refresh();
         output.name_threads(self.drain.rings.memory(), self.drain.time.clone());
         let until_ns = self.drain.recorded_until_ns();
@@ -136,10 +154,12 @@ impl Dumping<'_> {
         if let Some(points) = &self.drain.points {
             output.know_points(points.formats());
         }
-        let copied = CopiedRings::new(self.copy(&before), self.drain.time.run, end_ns);
+        self.note(&before, self.drain.time.rings.counter());
+        let copied = CopiedRings::new(self.copy(), self.drain.time.run, end_ns);
         let forgotten = self.drain.off_times.forgotten();
         let forgotten_ns = forgotten.map_or(0, |until| self.drain.time.run.nanoseconds(until));
-        let from_ns = from_ns.max(forgotten_ns);
+        // Not before the rings are read and held: what waits in them for their reader takes its time.
+        let from_ns = from(end_ns).max(forgotten_ns);
         self.say_others((from_ns, end_ns), &mut output);
         let held = (!is_live).then_some(before);
         if held.is_some() {
@@ -157,14 +177,13 @@ impl Dumping<'_> {
         }
     }
 
-    /// Copies all that the rings hold, of which each has `lost` so many.
-    fn copy(&mut self, lost: &LostWhenHeld) -> Vec<CopiedRing> {
+    /// Copies all that the rings hold, with what each is known to have refused.
+    fn copy(&mut self) -> Vec<CopiedRing> {
         let drain = &mut *self.drain;
         // The first ring tells of all of them: what others have done meanwhile lies between.
         let mut off_times = Some(drain.off_times.known());
-        let by = drain.time.rings.counter();
         let mut rings = Vec::new();
-        for (calls, refused) in drain.calls.each().zip(&lost.calls) {
+        for (calls, refused) in drain.calls.each().zip(&drain.refused.calls) {
             let source = &calls.source;
             let reader = &source.reader;
             let snapshot = Snapshot {
@@ -181,16 +200,16 @@ impl Dumping<'_> {
             let copied = snapshot.copy(&drain.rings, PIECE);
             let held = HeldRecords::Calls(copied, off_times, calls.copying());
             let origin = Origin::Calls(reader.ring());
-            rings.push(CopiedRing::new(origin, held, (*refused, by)));
+            rings.push(CopiedRing::new(origin, held, refused.known()));
         }
         let Some(points) = &mut drain.points else {
             return rings;
         };
-        let refused = lost.events.as_deref().unwrap_or_default();
+        let refused = drain.refused.events.iter().map(Refused::known);
         let copied = points.copy().into_iter().zip(refused);
         rings.extend(copied.map(|(copied, refused)| {
             let origin = Origin::Points(copied.ring());
-            CopiedRing::new(origin, HeldRecords::Points(copied), (*refused, by))
+            CopiedRing::new(origin, HeldRecords::Points(copied), refused)
         }));
         rings
     }
@@ -241,10 +260,11 @@ mod tests {
         let mut drain = polled.lock();
         let mut dumping = drain.dumping();
         let held = dumping.hold();
+        dumping.note(&held, NOW);
         dumping.drain.look();
         let end_ns = dumping.drain.time.least_ns();
         let clock = dumping.drain.time.run;
-        let mut copied = CopiedRings::new(dumping.copy(&held), clock, end_ns);
+        let mut copied = CopiedRings::new(dumping.copy(), clock, end_ns);
         let mut came = Vec::new();
         while let Some(batch) = copied.next(0) {
             if batch.looked_ns.is_none() {
@@ -262,6 +282,50 @@ mod tests {
             assert!(each.iter().all(|origin| two.contains(origin)), "{came:?}");
         }
         assert_eq!(copied.counted(), (2 * PARTS * PIECE, 200));
+    }
+
+    /// It once told of the losses of all dumps before it, at its own end.
+    #[test]
+    fn what_a_dump_has_refused_is_told_by_later_ones_where_it_was() {
+        const HELD: u64 = NOW - 2_000_000;
+        TICKS.set(BEGUN);
+        let (guest, place, polled) = reader_in(Format::Calls, None, paged(TICKING), 1, 4096);
+        TICKS.set(HELD);
+        let mut drain = polled.lock();
+        let mut dumping = drain.dumping();
+        let held = dumping.hold();
+        for _ in 0..5 {
+            assert!(
+                !guest
+                    .call(&place, 0, terms::function::FunctionId(0), HELD)
+                    .unwrap()
+            );
+        }
+        dumping.release();
+        TICKS.set(NOW);
+        assert_eq!(dumping.lost_since(&held), 5);
+        call_on(0, &guest, &place, 0..10);
+        let clock = dumping.drain.time.run;
+        let held_ns = clock.nanoseconds(HELD);
+        for (from_ns, lost) in [(0, 5), (held_ns, 5), (held_ns + 1, 0)] {
+            let held = dumping.hold();
+            dumping.note(&held, NOW);
+            dumping.drain.look();
+            let end_ns = dumping.drain.time.least_ns();
+            let mut copied = CopiedRings::new(dumping.copy(), clock, end_ns);
+            let mut losses = Vec::new();
+            while let Some(batch) = copied.next(from_ns) {
+                let rows = batch.records.into_rows(Vec::new());
+                let rows = rows.into_iter();
+                losses.extend(rows.filter(|row| matches!(row.kind, RecordKind::Lost(1..))));
+            }
+            assert_eq!(copied.counted(), (10, lost), "{from_ns}");
+            assert!(
+                losses.iter().all(|row| row.time_ns == held_ns),
+                "{losses:?}"
+            );
+            dumping.release();
+        }
     }
 
     /// Hours of them once came before the first record.
@@ -285,9 +349,10 @@ mod tests {
             let mut drain = polled.lock();
             let mut dumping = drain.dumping();
             let held = dumping.hold();
+            dumping.note(&held, NOW);
             dumping.drain.look();
             let clock = dumping.drain.time.run;
-            let mut copied = CopiedRings::new(dumping.copy(&held), clock, NOW + 2000);
+            let mut copied = CopiedRings::new(dumping.copy(), clock, NOW + 2000);
             let mut off = Vec::new();
             while let Some(batch) = copied.next(0) {
                 let rows = batch.records.into_rows(Vec::new());

@@ -5,6 +5,7 @@
 mod copied;
 mod dumping;
 mod off_times;
+mod refused;
 
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ use trace::live::Listener;
 
 use self::dumping::Dumping;
 use self::off_times::{OffTime, OffTimes};
+use self::refused::AllRefused;
 use super::backlog::{Backlog, RECORDS_MAX};
 use super::call_ring::{CallRing, Shared};
 use super::call_rings::CallRings;
@@ -77,6 +79,8 @@ pub struct Drain {
     only: OnlyVcpus,
     /// When nothing was recorded, for who copies the rings.
     off_times: OffTimes,
+    /// What its rings have refused and when, for the same.
+    refused: AllRefused,
     /// Up to when something would have been recorded, where nothing is any more.
     until_ns: u64,
     /// What [`Self::recorded_until_ns`] was when the guest ended, once it has: it executes nothing from then on, whatever is still read
@@ -136,6 +140,7 @@ impl Drain {
             is_on: false,
             only: OnlyVcpus::default(),
             off_times: OffTimes::default(),
+            refused: AllRefused::default(),
             until_ns: 0,
             ended_ns: None,
         }

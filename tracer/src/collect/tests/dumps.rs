@@ -52,7 +52,7 @@ fn calls_of_a_vcpu_that_is_left_out_are_not_lost_whoever_ends_recording() {
         polled.lock().refresh();
         assert_eq!(lost(&polled), [3, 0]);
         let copy = copy(folder.path(), 2);
-        let dump = polled.lock().dumping().begin(copy, false, 0);
+        let dump = polled.lock().dumping().begin(copy, false, |_| 0);
         let (dumped, held) = dump.write(|| {}).unwrap();
         assert_eq!(dumped.lost, 3);
         assert_eq!(
@@ -88,7 +88,7 @@ fn rings_are_read_and_asked_while_a_dump_of_them_is_written() {
     let dump = polled
         .lock()
         .dumping()
-        .begin(copy(folder.path(), 1), true, 0);
+        .begin(copy(folder.path(), 1), true, |_| 0);
     let mut is_first = true;
     let meanwhile = || {
         if std::mem::take(&mut is_first) {
@@ -191,7 +191,7 @@ fn what_was_lost_before_a_dump_and_by_it_is_all_and_each_once() {
     // Who dumps may have threads to let go meanwhile.
     let mut looked = 0;
     let meanwhile = || looked += 1;
-    let dump = drain.dumping().begin(copy, false, 0);
+    let dump = drain.dumping().begin(copy, false, |_| 0);
     let (dumped, held) = dump.write(meanwhile).unwrap();
     assert!(looked > 0);
     let by_it = drain.dumping().lost_since(&held.unwrap());

@@ -182,7 +182,7 @@ fn dumped_from(
     let mut backlog = Backlog::default();
     backlog.news.listeners.push(listener);
     output.take(&mut backlog, &Alone);
-    let dump = polled.lock().dumping().begin(output, false, from_ns);
+    let dump = polled.lock().dumping().begin(output, false, |_| from_ns);
     let (dumped, _) = dump.write(|| {}).unwrap();
     assert!(dumped.records > 0);
     ended(&tail)

@@ -116,7 +116,7 @@ fn whatever_is_asked_and_whoever_reads_nothing_is_lost_and_all_is_in_order() {
                         let image = Arc::new(nop_image(FUNCTIONS));
                         let stream = Stream::of_functions(RINGS, WAITING_MAX);
                         let copy = Output::create(copy, true, &image, Metadata::default(), stream);
-                        let dump = asking.dumping().begin(copy.unwrap(), false, 0);
+                        let dump = asking.dumping().begin(copy.unwrap(), false, |_| 0);
                         drop(asking);
                         dump.write(|| {}).unwrap();
                     }

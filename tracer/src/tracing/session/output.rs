@@ -119,8 +119,9 @@ impl TraceSession {
         let output = self.create_output(directory, false, metadata, usize::MAX, shared)?;
         // In one: who waits for the rings in between has the time go on.
         let mut rings = drain.lock();
-        let from_ns = wanted.begin.time_ns(rings.time().now_ns());
-        let dump = rings.dumping().begin(output, wanted.is_live, from_ns);
+        let dump = rings.dumping().begin(output, wanted.is_live, |until_ns| {
+            wanted.begin.time_ns(until_ns)
+        });
         // Not until it is written: whoever reads the rings would wait for a disk.
         drop(rings);
         // Who rests may have more to do.

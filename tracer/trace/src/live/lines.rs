@@ -110,7 +110,7 @@ impl Lines {
                 ));
             }
             Happening::Lost { count } => {
-                self.end(&format!("# CPU:{} [LOST {count} CALLS]", event.vcpu));
+                self.end(&format!("# CPU:{} [LOST {count} EVENTS]", event.vcpu));
             }
             Happening::LostEvents { count } => {
                 self.end(&format!("# CPU:{} [LOST {count} EVENTS]", event.vcpu));

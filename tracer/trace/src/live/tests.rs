@@ -306,7 +306,7 @@ fn a_call_in_which_nothing_was_called_is_one_line() {
     let expected = "    0.000001000   1) thread-3        |               |  f0() {
     0.000002000   1) thread-3        |  1.500 us     |    f1();
     0.000004000   1) thread-3        |               |    f2() {
-# CPU:1 [LOST 7 CALLS]
+# CPU:1 [LOST 7 EVENTS]
     0.000004500   1) thread-3        |               |    } /* f2 */ /* no return seen */
     2.000005000   1) thread-3        |  4.000 us     |  } /* f0 */
     2.000006000   1) thread-3        |               |  f3() {
