@@ -25,13 +25,11 @@ use crate::stub::template::StubError;
 use crate::target::StoppedTarget;
 use crate::text::journal::Journal;
 use crate::text::sites::Sites;
-use crate::window::title::MirrorMemory;
+use crate::window::title::{MIRROR_PAGES_LOG2, MirrorMemory};
 use crate::window::{Extent, Places, Window};
 
 /// Room for stubs per function: a few versions of each.
 const STUB_BYTES_PER_FUNCTION: u64 = 3072;
-/// Pages of stack that the mirror has room for, as a power of two: 32 MiB of stacks in use.
-const MIRROR_PAGES_LOG2: u32 = 13;
 /// Places that the journal has room for beside two for each function: those of probes, events and what comes later.
 const JOURNAL_ENTRIES: u64 = 1 << 14;
 /// Room for the stubs of probes.

@@ -48,7 +48,7 @@ impl TraceSessions {
         self.list.push(session);
     }
 
-    /// Takes one out, whose doubts about times stay.
+    /// Takes one out.
     ///
     /// # Errors
     /// [`TracingError::NoSuchIndex`].

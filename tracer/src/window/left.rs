@@ -5,13 +5,10 @@ use terms::region::Region;
 
 use super::title::{
     BYTES, ENTRIES_AT, ENTRIES_MAX, ENTRY_BYTES, HEADER, JOURNAL_AT, MAGIC, MIRROR_AT,
-    MirrorMemory, STUBS_AT, TEXT_AT, TitleError, VERSION, place,
+    MIRROR_PAGES_LOG2, MirrorMemory, STUBS_AT, TEXT_AT, TitleError, VERSION, place,
 };
 use crate::paging::is_same_entry;
 use crate::target::{PhysicalMemory, TextMemory, WindowMemory};
-
-/// More pages of a mirror than any has: what a damaged title says beyond that is not believed.
-const MIRROR_MAX: u64 = 1 << 20;
 
 /// Nothing of what the title of the window in `region` says is so any more.
 ///
@@ -86,7 +83,8 @@ impl Told {
             stubs: Gva(known(STUBS_AT)),
             stub_bytes: known(STUBS_AT + 8),
             journal: Some(Gpa(known(JOURNAL_AT))).filter(|at| at.0 != 0),
-            mirror: (mirror.directory.0 != 0 && mirror.count <= MIRROR_MAX).then_some(mirror),
+            mirror: (mirror.directory.0 != 0 && mirror.count <= 1 << MIRROR_PAGES_LOG2)
+                .then_some(mirror),
             entries: entries
                 .map(|at| (Gpa(known(at)), known(at + 8), known(at + 16)))
                 .collect(),

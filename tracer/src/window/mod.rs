@@ -199,7 +199,7 @@ impl Window {
     }
 
     /// Takes every page of the window out of the guest's tables again, those that the guest has
-    /// taken aside. Only for a window that no guest instruction has been led to, in the pause in which it was opened.
+    /// taken aside. Only where nobody is inside and nothing leads in: as in the pause in which it was opened, or when the guest is let go.
     pub fn close(self, target: &mut (impl StoppedTarget + ?Sized)) {
         for page in self.all_pages() {
             entries::take_back(target, std::slice::from_ref(page));

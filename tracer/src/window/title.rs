@@ -36,6 +36,9 @@ pub(super) const ENTRY_BYTES: u64 = 24;
 /// Entries that there is room for.
 pub(super) const ENTRIES_MAX: u64 = (BYTES - ENTRIES_AT) / ENTRY_BYTES;
 
+/// Pages of stack that the mirror has room for, as a power of two: 32 MiB of stacks in use. A title that says more is damaged.
+pub const MIRROR_PAGES_LOG2: u32 = 13;
+
 /// Where the host finds a mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MirrorMemory {

@@ -47,20 +47,23 @@ fn change(
         expect(target, image, poke, poke.expected.starting_with(INT3))?;
     }
     target.synchronise()?;
+    // Whoever else writes text may have done so meanwhile.
     for poke in pokes {
+        expect(target, image, poke, poke.expected.starting_with(INT3))?;
         put_rest(target, image, poke, poke.new)?;
         expect(target, image, poke, poke.new.starting_with(INT3))?;
     }
     target.synchronise()?;
     for poke in pokes {
+        expect(target, image, poke, poke.new.starting_with(INT3))?;
         put_first(target, image, poke, poke.new.first())?;
         expect(target, image, poke, poke.new)?;
     }
     Ok(target.synchronise()?)
 }
 
-/// Puts the old bytes back, whatever stands at the sites. A vCPU that cannot be synchronised has
-/// executed nothing for longer than any core fetches ahead, so the rest is written all the same.
+/// Puts the old bytes back where something of ours stands; what else does is somebody else's by now, and stuck. A vCPU that cannot be
+/// synchronised has executed nothing for longer than any core fetches ahead, so the rest is written all the same.
 fn undo(
     target: &mut (impl LiveTarget + ?Sized),
     image: &Image,
@@ -68,16 +71,22 @@ fn undo(
     cause: PokeError,
 ) -> TransactionError {
     let mut stuck: Vec<PokeError> = Vec::new();
+    let (mut ours, mut undone) = (Vec::new(), 0);
     for poke in pokes {
+        match expect_ours(target, image, poke) {
+            Ok(()) => ours.push(poke),
+            Err(error) => stuck.push(error),
+        }
+    }
+    for poke in &ours {
         stuck.extend(put_first(target, image, poke, INT3).err());
     }
     stuck.extend(target.synchronise().map_err(PokeError::from).err());
-    for poke in pokes {
+    for poke in &ours {
         stuck.extend(put_rest(target, image, poke, poke.expected).err());
     }
     stuck.extend(target.synchronise().map_err(PokeError::from).err());
-    let mut undone = 0;
-    for poke in pokes {
+    for poke in ours {
         let put = put_first(target, image, poke, poke.expected.first());
         match put.and_then(|()| expect(target, image, poke, poke.expected)) {
             Ok(()) => undone += 1,
@@ -90,6 +99,28 @@ fn undo(
         undone,
         stuck,
     }
+}
+
+/// Whether nothing stands at a site but what this change has found there or writes: of a write that failed, perhaps a part.
+fn expect_ours(
+    target: &(impl LiveTarget + ?Sized),
+    image: &Image,
+    poke: &Poke,
+) -> Result<(), PokeError> {
+    match expect(target, image, poke, poke.expected) {
+        Err(PokeError::Unexpected { found, .. }) if is_on_the_way(found, poke) => Ok(()),
+        other => other,
+    }
+}
+
+/// Whether each byte is an old one or a new one, or the breakpoint that stands there meanwhile.
+fn is_on_the_way(found: SiteBytes, poke: &Poke) -> bool {
+    let [old, new] = [poke.expected, poke.new];
+    let known = old.as_slice().iter().zip(new.as_slice());
+    let mut bytes = found.as_slice().iter().zip(known).enumerate();
+    bytes.all(|(offset, (byte, (old, new)))| {
+        [old, new].contains(&byte) || offset == 0 && *byte == INT3
+    })
 }
 
 fn put_first(

@@ -27,6 +27,8 @@ struct Running {
     synchronised: u32,
     /// This byte is never stored there, though no write fails.
     loses: Option<(Gva, u8)>,
+    /// At this call of `synchronise` the guest itself writes these bytes there.
+    writes: Option<(u32, Gva, [u8; SITE_LENGTH])>,
 }
 
 impl Running {
@@ -38,6 +40,7 @@ impl Running {
             late: BTreeSet::new(),
             synchronised: 0,
             loses: None,
+            writes: None,
         };
         running.forget();
         running
@@ -124,6 +127,9 @@ impl TextMemory for Running {
 impl LiveTarget for Running {
     fn synchronise(&mut self) -> Result<(), NotSynchronised> {
         self.synchronised += 1;
+        if let Some((_, at, bytes)) = self.writes.filter(|(when, ..)| *when == self.synchronised) {
+            self.machine.write(at, &bytes).unwrap();
+        }
         if self.late.contains(&self.synchronised) {
             return Err(NotSynchronised {
                 vcpu: 1,
@@ -223,6 +229,23 @@ fn a_site_that_holds_other_bytes_is_not_touched() {
     let sites = [OLD.as_slice(), &foreign, OLD.as_slice()];
     for (poke, bytes) in pokes.iter().zip(sites) {
         assert_eq!(target.site(poke.at), bytes);
+    }
+}
+
+/// The guest's own patching had come between, and was written over: it and its text differed.
+#[test]
+fn what_the_guest_writes_meanwhile_is_not_undone() {
+    let foreign = [INT3, 9, 9, 9, 9];
+    for when in [1, 2] {
+        let (image, mut target, pokes) = machine(3);
+        let at = pokes[1].at;
+        target.writes = Some((when, at, foreign));
+        let error = apply(&mut target, &image, &pokes).unwrap_err();
+        assert_eq!((error.undone, error.stuck.len()), (2, 1), "{error}");
+        let sites = [OLD.as_slice(), &foreign, OLD.as_slice()];
+        for (poke, bytes) in pokes.iter().zip(sites) {
+            assert_eq!(target.site(poke.at), bytes, "{when}");
+        }
     }
 }
 
