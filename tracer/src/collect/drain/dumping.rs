@@ -135,8 +135,8 @@ impl Dumping<'_> {
         since.fold(0, u64::saturating_add)
     }
 
-    /// Copies what the rings hold now, to be written to `output`, of what was recorded from a time on, which `from` says by up to when that is; nothing is taken out of them. They are
-    /// copied as they are: that takes as much memory as they hold, and no disk's time. Unless `is_live`, nothing is recorded meanwhile, so
+    /// Copies what the rings hold now, to be written to `output`, of what was recorded from a time on, which `from` says when it is told
+    /// what time it is; nothing is taken out of them. They are copied as they are: that takes as much memory as they hold, and no disk's time. Unless `is_live`, nothing is recorded meanwhile, so
     /// nothing is written over before it is copied. What is lost is not known yet ([`Self::lost_since`]).
     pub fn begin(
         &mut self,
@@ -147,6 +147,9 @@ impl Dumping<'_> {
         self.drain.refresh();
         output.name_threads(self.drain.rings.memory(), self.drain.time.clone());
         let until_ns = self.drain.recorded_until_ns();
+        // After readers have had what waits for them, which takes its time; and not once the rings are held: on a busy host that can be a
+        // while ago, in which nothing was recorded.
+        let from_ns = from(self.drain.time.least_ns());
         // What is lost from then on is the dump's doing.
         let before = if is_live { self.lost() } else { self.hold() };
         let end_ns = self.drain.time.least_ns();
@@ -158,8 +161,7 @@ impl Dumping<'_> {
         let copied = CopiedRings::new(self.copy(), self.drain.time.run, end_ns);
         let forgotten = self.drain.off_times.forgotten();
         let forgotten_ns = forgotten.map_or(0, |until| self.drain.time.run.nanoseconds(until));
-        // Not before the rings are read and held: what waits in them for their reader takes its time.
-        let from_ns = from(end_ns).max(forgotten_ns);
+        let from_ns = from_ns.max(forgotten_ns);
         self.say_others((from_ns, end_ns), &mut output);
         let held = (!is_live).then_some(before);
         if held.is_some() {
