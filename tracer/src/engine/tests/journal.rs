@@ -243,6 +243,32 @@ fn a_kprobe_on_a_jump_of_a_dead_tracer_keeps_what_it_leads_to() {
     assert_eq!(digest(&engine, &target), text);
 }
 
+/// The window was once taken away below it, and when the breakpoint went, the jump led to nowhere.
+#[test]
+fn who_leaves_keeps_what_a_covered_jump_leads_to() {
+    let (mut engine, mut target, session) = attached(4);
+    change(&mut engine, &mut target, session, 2..3).unwrap();
+    let site = engine.image().sites[2].clone();
+    let (at, jump) = (site.address, text_at(&target, site.address));
+    // A breakpoint of the guest's own, and a call that it has made of ours.
+    for changed in [jump.starting_with(0xcc), jump.starting_with(0xe8)] {
+        target.write(at, changed.as_slice()).unwrap();
+        let refused = engine.leave(&mut target, Leaving::LastTry).unwrap_err();
+        let expected = ApplyError::StillLeads {
+            sites: 1,
+            first: at,
+        };
+        assert_eq!(refused, expected, "{changed:?}");
+    }
+    let covered = jump.starting_with(0xcc);
+    target.write(at, covered.as_slice()).unwrap();
+    let vcpus = StoppedTarget::vcpus(&target).to_vec();
+    assert_eq!(engine.check_foothold(&mut target, &vcpus), Ok(()));
+    target.write(at, NOP5.as_slice()).unwrap();
+    let left = engine.leave(&mut target, Leaving::LastTry).unwrap();
+    assert!(left.is_nobody());
+}
+
 /// All of its text was once taken for somebody else's then, and the jumps led to nowhere.
 #[test]
 fn a_guest_whose_kernel_is_not_in_sight_is_left_as_it_is() {

@@ -270,18 +270,23 @@ impl Sites {
         lead.map_or_else(Captures::default, |lead| lead.captures)
     }
 
-    /// The places at which bytes of ours were written that lead where `is_meant` says, and the guest has them still: another
-    /// kernel may run in its place. What cannot be read leads nowhere.
+    /// The places at which bytes of ours were written that lead where `is_meant` says, and the guest has them still, be it below a
+    /// breakpoint of its own or made into a jump or call of its own: another kernel may run in its place. What cannot be read leads
+    /// nowhere.
     pub fn leading(
         &self,
         memory: &(impl TargetMemory + ?Sized),
         is_meant: impl Fn(Gva) -> bool,
     ) -> impl Iterator<Item = Gva> {
         let leads = move |site: &&Site| {
-            let mut found = site.now.as_slice().to_vec();
-            site.state.lead().is_some_and(|lead| is_meant(lead.to))
-                && memory.read(site.at, &mut found).is_ok()
-                && found == site.now.as_slice()
+            let (Some(lead), Some(entry)) = (site.state.lead(), site.entry()) else {
+                return false;
+            };
+            let Ok(found) = site.now.like(|bytes| memory.read(site.at, bytes)) else {
+                return false;
+            };
+            let is_ours = entry.is_ours(found) || entry.is_cut(found) || entry.is_covered(found);
+            is_ours && is_meant(lead.to) || entry.leads_to(found).is_some_and(&is_meant)
         };
         self.all.iter().filter(leads).map(|site| site.at)
     }
@@ -350,8 +355,10 @@ impl Sites {
         let sites = own.filter_map(|id| self.all.get(id.index()));
         let ours = sites.filter(|site| site.state.lead().is_some());
         let stands = |site: &Site| {
-            let found = site.now.like(|bytes| memory.read(site.at, bytes));
-            found.ok().map(|found| found == site.now)
+            let found = site.now.like(|bytes| memory.read(site.at, bytes)).ok()?;
+            // Over ours a breakpoint says nothing: what is below it comes back.
+            let is_covered = site.entry().is_some_and(|entry| entry.is_covered(found));
+            (!is_covered).then_some(found == site.now)
         };
         let mut seen = ours.take(SAMPLE).filter_map(stands).peekable();
         seen.peek().is_some() && !seen.any(|stands| stands)
