@@ -267,7 +267,12 @@ fn a_report_leaves_out_functions_and_shows_the_ways_to_others() {
     let path = trace.path();
     let report = ["report", path.to_str().unwrap(), "--hide", "nobody"];
     let ended = vmm_says(&report).good();
-    assert!(ended.stderr.contains("left out"), "{ended}");
+    assert!(
+        ended
+            .stderr
+            .contains("no function of the guest matches 'nobody'"),
+        "{ended}"
+    );
     let late = ["report", path.to_str().unwrap(), "--from", "1000s"];
     let ended = vmm_says(&late).good();
     assert!(
