@@ -10,15 +10,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terms::function::FunctionId;
-use terms::nearest::{did_you_mean, nearest};
 use terms::quantity::{counted, in_seconds};
 
 use super::data_file::{DataFile, Next};
-use super::directory::{Names, Task, TraceDirectory};
+use super::directory::{Task, TraceDirectory};
 use super::error::ReportError;
 use super::functions::Functions;
 use super::open_calls::OpenCalls;
-use super::rows::NEAR_MISSES;
 use super::trace_end::TraceEnd;
 use crate::as_found::open_file;
 use crate::event::{End, Event, EventKind, Sink};
@@ -26,7 +24,6 @@ use crate::event::{Moment, Values};
 use crate::export::call_formats::CallFormats;
 use crate::export::uftrace::record::{Kind, Record};
 use crate::export::uftrace::threads::{has_values_beside, read_side_word};
-use crate::glob::Pattern;
 use crate::graph::excerpt::Excerpt;
 use crate::graph::selection::Selection;
 use crate::watch::Watch;
@@ -331,17 +328,6 @@ impl Shown {
     }
 }
 
-/// What is to be said of each glob about functions that no name matches: with others beside it, it would be missed by nobody.
-fn unmatched(names: &Names, excerpt: &Excerpt) -> Vec<String> {
-    let is_there = |glob: &&Pattern| names.all().any(|name| glob.matches_name(name));
-    let unmatched = excerpt.functions().filter(|glob| !is_there(glob));
-    let said = unmatched.map(|glob| {
-        let near = did_you_mean(&nearest(glob.text(), names.all(), NEAR_MISSES));
-        format!("no function of the guest matches '{}'{near}", glob.text())
-    });
-    said.collect()
-}
-
 impl Calls {
     /// Opens the data files of a trace.
     ///
@@ -372,7 +358,7 @@ impl Calls {
             .iter()
             .map(|task| Lane::open(trace, task, excerpt));
         let lanes = lanes.collect::<Result<Vec<_>, _>>()?;
-        let notes = unmatched(&trace.names, excerpt);
+        let notes = trace.names.unmatched(excerpt.functions());
         if !excerpt.threads.is_empty() && !lanes.iter().any(|lane| lane.is_wanted) {
             return Err(ReportError::NoThread);
         }
@@ -387,7 +373,7 @@ impl Calls {
             failure: None,
             steps: 0,
             watch: Watch::default(),
-            notes: notes.into_iter().collect(),
+            notes,
         };
         for index in 0..calls.lanes.len() {
             calls.fill(index)?;

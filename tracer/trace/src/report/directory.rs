@@ -9,10 +9,12 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use terms::field::FieldValue;
+use terms::nearest::{did_you_mean, nearest};
 use terms::printable::{cut, masked};
 
 use super::Watch;
 use super::error::ReportError;
+use super::rows::NEAR_MISSES;
 use super::scratch::Scratch;
 use super::unlisted::{DataFiles, Unlisted};
 use crate::as_found::open_file;
@@ -25,6 +27,7 @@ use crate::export::probes::{PROBES_FILE, ProbeNote};
 use crate::export::uftrace::layout::{FIRST_TID, SIDE_FILE};
 use crate::export::uftrace::record::canonical;
 use crate::export::uftrace::{NO_CALLS, NO_CLOCK, SideFile, VERSION, has_lock, writer_of};
+use crate::glob::Pattern;
 
 /// The most that is read of a describing file.
 const MAX_TEXT: u64 = 256 << 20;
@@ -295,6 +298,17 @@ impl Names {
     /// The names alone, in no order.
     pub(super) fn all(&self) -> impl Iterator<Item = &str> + Clone {
         self.0.values().map(String::as_str)
+    }
+
+    /// What is to be said of each of these globs that no name matches: with others beside it, it would be missed by nobody.
+    pub(super) fn unmatched<'a>(&self, globs: impl Iterator<Item = &'a Pattern>) -> Vec<String> {
+        let is_there = |glob: &&Pattern| self.all().any(|name| glob.matches_name(name));
+        let unmatched = globs.filter(|glob| !is_there(glob));
+        let said = unmatched.map(|glob| {
+            let near = did_you_mean(&nearest(glob.text(), self.all(), NEAR_MISSES));
+            format!("no function of the guest matches '{}'{near}", glob.text())
+        });
+        said.collect()
     }
 
     /// The name of the function at this address, or the address.
