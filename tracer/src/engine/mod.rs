@@ -351,10 +351,12 @@ impl Engine {
     /// # Errors
     /// What is lost; then nothing was written.
     pub fn check_foothold<T: TextMemory + ?Sized>(
-        &self,
+        &mut self,
         target: &mut T,
         vcpus: &[VcpuRegisters],
     ) -> Result<(), FrozenBy> {
+        // In the place of a module that is gone there may be anything.
+        self.look(target);
         let Some(foothold) = &self.foothold else {
             return Ok(());
         };

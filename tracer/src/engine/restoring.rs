@@ -10,8 +10,8 @@ use terms::region::Region;
 use super::Inside;
 use super::leaving::{Leaving, Stubs};
 use crate::introspection::Introspection;
-use crate::target::{MemoryError, StoppedTarget};
-use crate::text::journal::{self, JournalError};
+use crate::target::{MemoryError, StoppedTarget, TextMemory};
+use crate::text::journal::{self, Entry, Found, JournalError};
 use crate::window::left::{self, Told};
 use crate::window::title::TitleError;
 
@@ -71,45 +71,52 @@ pub fn restore(
         start: told.stubs,
         bytes: told.stub_bytes,
     };
-    let (mut places, mut others, mut breakpoints, mut jumps) = (0, 0, 0, 0);
-    for entry in told
-        .journal
-        .map_or(Ok(Vec::new()), |at| journal::read(target, region, at))?
-    {
-        let found = entry.original.like(|bytes| target.read(entry.at, bytes));
-        match found {
-            Ok(found) if found == entry.original => {}
-            Ok(found) if entry.is_ours(found) || entry.is_cut(found) => {
-                target.write(entry.at, entry.original.as_slice())?;
-                places += 1;
-            }
-            Ok(found) if entry.is_covered(found) => breakpoints += 1,
-            Ok(found) => {
-                others += 1;
-                // Left alone, and so is what it leads to.
-                let leads_to = entry.leads_to(found);
-                jumps += u64::from(leads_to.is_some_and(|to| stubs.hold(to.0)));
-            }
-            // Its memory is gone.
-            Err(_) => others += 1,
-        }
-    }
+    let entries = told.journal.map(|at| journal::read(target, region, at));
+    let mut restored = give_text_back(target, &entries.transpose()?.unwrap_or_default(), stubs)?;
     // Who comes later looks at all of it again as long as something of it leads to us.
-    if let Some(at) = told.journal.filter(|_| breakpoints + jumps == 0) {
+    let leads = restored.inside.breakpoints + restored.inside.jumps;
+    if let Some(at) = told.journal.filter(|_| leads == 0) {
         journal::forget(target, at)?;
     }
-    let inside = Inside {
-        breakpoints,
-        jumps,
+    restored.inside = Inside {
+        breakpoints: restored.inside.breakpoints,
+        jumps: restored.inside.jumps,
         ..stubs.left_by(target, told.mirror, kernel, leaving)?
     };
-    if inside.is_nobody() {
+    if restored.inside.is_nobody() {
         told.take_back(target)?;
         left::forget(target, region)?;
     }
-    Ok(Restored {
-        places,
-        others,
-        inside,
-    })
+    Ok(restored)
+}
+
+/// Puts back what stood at `entries` where it is ours still. What leads to `stubs` from there all the same is said.
+fn give_text_back(
+    target: &mut (impl TextMemory + ?Sized),
+    entries: &[Entry],
+    stubs: Stubs,
+) -> Result<Restored, MemoryError> {
+    let mut restored = Restored::default();
+    for entry in entries {
+        let Ok(found) = entry.original.like(|bytes| target.read(entry.at, bytes)) else {
+            // Its memory is gone.
+            restored.others += 1;
+            continue;
+        };
+        match entry.found(found) {
+            Found::Original => {}
+            Found::Ours | Found::Cut => {
+                target.write(entry.at, entry.original.as_slice())?;
+                restored.places += 1;
+            }
+            Found::Covered => restored.inside.breakpoints += 1,
+            // Left alone, and so is what it leads to.
+            Found::Others { leads_to } => {
+                restored.others += 1;
+                let leads_to_us = leads_to.is_some_and(|to| stubs.hold(to.0));
+                restored.inside.jumps += u64::from(leads_to_us);
+            }
+        }
+    }
+    Ok(restored)
 }

@@ -408,10 +408,10 @@ fn a_window_that_the_guest_took_hinders_starting_but_not_stopping() {
 fn another_kernel_in_the_place_of_ours_is_noticed_and_not_written() {
     let (mut engine, mut target, session) = attached(6);
     let vcpus = crate::target::StoppedTarget::vcpus(&target).to_vec();
-    let look = |engine: &Engine, target: &mut MockTarget| engine.check_foothold(target, &vcpus);
-    look(&engine, &mut target).unwrap();
+    let look = |engine: &mut Engine, target: &mut MockTarget| engine.check_foothold(target, &vcpus);
+    look(&mut engine, &mut target).unwrap();
     change(&mut engine, &mut target, session, 0..3).unwrap();
-    look(&engine, &mut target).unwrap();
+    look(&mut engine, &mut target).unwrap();
     let State::Ours(Lead { to: stub, .. }) = *engine.sites().state(FunctionId(0)) else {
         panic!("not patched");
     };
@@ -422,17 +422,17 @@ fn another_kernel_in_the_place_of_ours_is_noticed_and_not_written() {
         target.write(site.address, &site.original).unwrap();
     }
     target.write_word(entry, 0).unwrap();
-    look(&engine, &mut target).unwrap();
+    look(&mut engine, &mut target).unwrap();
     assert_ne!(target.read_word(entry).unwrap(), 0);
     // The same kernel loaded anew, with the same page tables at the same place.
     target.write(sites[2].address, &sites[2].original).unwrap();
     target.write_word(entry, 0).unwrap();
-    assert_eq!(look(&engine, &mut target), Err(FrozenBy::Replaced));
+    assert_eq!(look(&mut engine, &mut target), Err(FrozenBy::Replaced));
     assert_eq!(target.read_word(entry).unwrap(), 0);
     // What cannot be read tells nothing.
     let unreadable = sites.iter().map(|site| site.address);
     target.faults.unreadable.extend(unreadable);
-    look(&engine, &mut target).unwrap();
+    look(&mut engine, &mut target).unwrap();
     engine.sites_mut().freeze(FrozenBy::Replaced);
     let refused = change(&mut engine, &mut target, session, []);
     assert!(matches!(refused, Err(ApplyError::Frozen(_))), "{refused:?}");

@@ -264,6 +264,21 @@ fn functions_of_modules_come_are_traced_and_leave_without_a_write() {
     assert_eq!(site(&engine, &guest.target, 10)[0], 0xe9);
 }
 
+/// That nothing of ours stands any more where it stood was once taken for another kernel in this one's place.
+#[test]
+fn a_module_that_takes_all_that_is_traced_with_it_is_no_other_kernel() {
+    let (mut engine, mut guest, session) = linux_with_modules();
+    guest.module("one", &["one_open"]);
+    engine.read_modules(&guest.target, None).unwrap();
+    change(&mut engine, &mut guest.target, session, 8..9).unwrap();
+    let (at, _) = engine.sites().ours_at(FunctionId(8)).unwrap();
+    guest.unload_last();
+    guest.target.write(at, &[0; 5]).unwrap();
+    let vcpus = StoppedTarget::vcpus(&guest.target).to_vec();
+    assert_eq!(engine.check_foothold(&mut guest.target, &vcpus), Ok(()));
+    assert_eq!((engine.sites().patched(), gone(&engine)), (0, 1));
+}
+
 #[test]
 fn a_module_that_was_loaded_again_at_its_old_place_is_another_one() {
     let (mut engine, mut guest, session) = linux_with_modules();

@@ -1,7 +1,6 @@
 //! A journal that a dead tracer has left is read: which bytes of the guest's text were its own. The guest can have written
 //! there.
 
-use insn::jump::{INT3, jump_target};
 use terms::addr::{Gpa, Gva};
 use terms::function::FunctionId;
 use terms::region::Region;
@@ -16,73 +15,6 @@ use crate::target::{PhysicalMemory, WindowMemory};
 
 /// The most bytes of a place that an entry has room for.
 const PLACE_MAX: usize = 20;
-
-impl Entry {
-    /// Whether `found` is what we put there. A breakpoint there is none of ours: a guest in which text is changed by breakpoints ends with
-    /// its tracer.
-    #[must_use]
-    pub fn is_ours(&self, found: SiteBytes) -> bool {
-        [self.ours, self.before].contains(&found)
-    }
-
-    /// Whether `found` is a write of ours that was cut off: who is killed while he copies, at the end of a page above all, has written
-    /// the first bytes of what was to stand there, and the others are as they were. Nobody else puts such bytes there.
-    #[must_use]
-    pub fn is_cut(&self, found: SiteBytes) -> bool {
-        let Self {
-            original,
-            ours,
-            before,
-            ..
-        } = self;
-        // An aligned word is written by one store.
-        let is_word = found.as_slice().len() == size_of::<u64>() && self.at.0.is_multiple_of(8);
-        // What was to be there, and what was: the first that we put there, another one in its place or that one again, and what
-        // stood there at first.
-        let first = (ours == before).then_some((ours, original));
-        let others = [(ours, before), (before, ours), (original, ours)];
-        let others = others.into_iter().chain([(original, before)]);
-        let is_cut = |(new, old): (&SiteBytes, &SiteBytes)| {
-            let (new, old) = (new.as_slice(), old.as_slice());
-            (1..new.len()).any(|cut| {
-                let (there, still) = found.as_slice().split_at(cut);
-                new.starts_with(there) && old.ends_with(still)
-            })
-        };
-        !is_word && found != *original && first.into_iter().chain(others).any(is_cut)
-    }
-
-    /// Whether `found` is what we put there, all of it or its beginning, with a breakpoint of the guest's own over it (a kprobe), which
-    /// keeps our byte below it. Over its own instruction it is no business of ours.
-    #[must_use]
-    pub fn is_covered(&self, found: SiteBytes) -> bool {
-        let (Some(first), Some(rest)) = (found.as_slice().first(), found.as_slice().get(1..))
-        else {
-            return false;
-        };
-        let is_over_its_own = self.original.as_slice().get(1..) == Some(rest);
-        let mut below = [self.ours, self.before, self.original].into_iter();
-        *first == INT3
-            && !is_over_its_own
-            && below.any(|bytes| {
-                let below = bytes.as_slice().first();
-                let below = below.map(|first| found.with_start(&[*first]));
-                below.is_some_and(|below| self.is_ours(below) || self.is_cut(below))
-            })
-    }
-
-    /// Where `found`, which somebody else has changed, still jumps to, if it begins as a jump or a call does; also from below a
-    /// breakpoint, which keeps the byte that it is over.
-    #[must_use]
-    pub fn leads_to(&self, found: SiteBytes) -> Option<Gva> {
-        const CALL: u8 = 0xe8;
-        const JUMP: u8 = 0xe9;
-        let [opcode, distance @ ..] = *found.as_slice().first_chunk::<5>()?;
-        let jump = [JUMP, distance[0], distance[1], distance[2], distance[3]];
-        let is_one = [CALL, JUMP, INT3].contains(&opcode);
-        is_one.then(|| jump_target(self.at, jump)).flatten()
-    }
-}
 
 /// All of it is done with: it has no places any more.
 ///

@@ -28,9 +28,11 @@ use terms::site::SiteBytes;
 use crate::record::FUNCTIONS_MAX;
 use crate::target::{MemoryError, WindowMemory};
 
+mod found;
 #[cfg(feature = "foreign")]
 mod left;
 
+pub use found::Found;
 #[cfg(feature = "foreign")]
 pub use left::{forget, read};
 

@@ -77,13 +77,19 @@ fn a_breakpoint_over_what_is_ours_is_the_guests() {
         before: SiteBytes::new([0xe9, 4, 3, 2, 1]),
         ..entry(0x10)
     };
-    let is_ours = |bytes| entry.is_ours(SiteBytes::new(bytes));
-    assert!(is_ours([0xe9, 1, 2, 3, 4]) && is_ours([0xe9, 4, 3, 2, 1]));
-    assert!(!is_ours([0x0f, 0x1f, 0x44, 0, 0]) && !is_ours([0xe8, 1, 2, 3, 4]));
-    let covers = |bytes| entry.is_covered(SiteBytes::new(bytes)) && !is_ours(bytes);
-    assert!(covers([0xcc, 1, 2, 3, 4]) && covers([0xcc, 4, 3, 2, 1]));
+    let found = |bytes| entry.found(SiteBytes::new(bytes));
+    assert_eq!(found([0x0f, 0x1f, 0x44, 0, 0]), Found::Original);
+    for ours in [[0xe9, 1, 2, 3, 4], [0xe9, 4, 3, 2, 1]] {
+        assert_eq!(found(ours), Found::Ours);
+        let [_, distance @ ..] = ours;
+        let [first, second, third, fourth] = distance;
+        let covered = [0xcc, first, second, third, fourth];
+        assert_eq!(found(covered), Found::Covered);
+    }
+    let is_others = |bytes| matches!(found(bytes), Found::Others { .. });
+    assert!(is_others([0xe8, 1, 2, 3, 4]));
     // Over its own instruction it is no business of ours.
-    assert!(!covers([0xcc, 0x1f, 0x44, 0, 0]) && !covers([0xcc, 1, 2, 3, 5]));
+    assert!(is_others([0xcc, 0x1f, 0x44, 0, 0]) && is_others([0xcc, 1, 2, 3, 5]));
 }
 
 /// Who is killed has written the first bytes, up to the end of a page or to any other.
@@ -111,19 +117,20 @@ fn a_write_that_was_cut_off_is_ours() {
             (changed, original, second),
             (changed, original, first),
         ] {
-            let found = cut(new, old, at);
-            let is_known = entry.is_cut(found) || entry.is_ours(found);
-            assert!(is_known, "{new:x?} over {old:x?} up to {at}");
-            assert!(!entry.is_ours(found) || !entry.is_covered(found));
+            let bytes = cut(new, old, at);
+            let found = entry.found(bytes);
+            let is_known = matches!(found, Found::Cut | Found::Ours);
+            assert!(is_known, "{new:x?} over {old:x?} up to {at}: {found:?}");
             // Somebody may have made a probe there since.
-            let covered = found.with_start(&[0xcc]);
+            let covered = bytes.with_start(&[0xcc]);
             let over_own = covered.as_slice()[1..] == original[1..];
-            assert_eq!(entry.is_covered(covered), !over_own, "{covered:?}");
+            let is_covered = entry.found(covered) == Found::Covered;
+            assert_eq!(is_covered, !over_own, "{covered:?}");
         }
         // The first that stood there had been changed by then.
-        assert!(!changed.is_cut(cut(second, original, at)), "{at}");
+        assert_ne!(changed.found(cut(second, original, at)), Found::Cut, "{at}");
     }
-    let is_cut = |bytes| patched.is_cut(SiteBytes::new(bytes));
+    let is_cut = |bytes| patched.found(SiteBytes::new(bytes)) == Found::Cut;
     assert!(!is_cut(original) && !is_cut([0xe9, 1, 2, 3, 0x44]));
     assert!(!is_cut([0x0f, 1, 0x44, 3, 4]) && !is_cut([0x90; 5]));
     // A word is written as a whole.
@@ -135,19 +142,32 @@ fn a_write_that_was_cut_off_is_ours() {
         before: word(2),
         ..entry(at)
     };
-    assert!(!of_word(0x10).is_cut(half) && of_word(0x14).is_cut(half));
+    let is_cut = |at| of_word(at).found(half) == Found::Cut;
+    assert!(!is_cut(0x10) && is_cut(0x14));
 }
 
 #[test]
 fn where_what_somebody_has_changed_leads_is_known() {
-    let entry = entry(0x1000);
-    let leads = |bytes: &[u8]| entry.leads_to(SiteBytes::of(bytes).unwrap());
-    let to = Some(Gva(0x1005 + 0x0403_0201));
-    assert_eq!(leads(&[0xe9, 1, 2, 3, 4]), to);
-    assert_eq!(leads(&[0xe8, 1, 2, 3, 4, 0x90]), to);
-    assert_eq!(leads(&[0xcc, 1, 2, 3, 4, 0xcc]), to);
-    assert_eq!(leads(&[0x0f, 1, 2, 3, 4]), None);
-    assert_eq!(leads(&[0xe9, 1, 2, 3]), None);
+    let word = |start: &[u8]| SiteBytes::of(&[0x90; 8]).unwrap().with_start(start);
+    let entry = Entry {
+        original: word(&[0x0f, 0x1f, 0x44, 0, 0]),
+        ours: word(&[0xe9, 4, 3, 2, 1]),
+        before: word(&[0xe9, 4, 3, 2, 1]),
+        ..entry(0x1001)
+    };
+    let found = |start: &[u8]| entry.found(word(start));
+    let others = |leads_to| Found::Others { leads_to };
+    let to = others(Some(Gva(0x1006 + 0x0403_0201)));
+    assert_eq!(found(&[0xe9, 1, 2, 3, 4]), to);
+    assert_eq!(found(&[0xe8, 1, 2, 3, 4, 0x91]), to);
+    assert_eq!(found(&[0xcc, 1, 2, 3, 4, 0xcc]), to);
+    assert_eq!(found(&[0x0f, 1, 2, 3, 4]), others(None));
+    let short = Entry {
+        original: SiteBytes::of(&[0x90; 4]).unwrap(),
+        ..entry
+    };
+    let found = short.found(SiteBytes::of(&[0xe9, 1, 2, 3]).unwrap());
+    assert_eq!(found, others(None));
 }
 
 /// The guest can write there.

@@ -26,7 +26,7 @@ use self::noted::Noted;
 use self::words::Words;
 use super::edit::{Displacement, Edit, Lead, Point, SiteId, Wanted};
 use super::frozen::{Frozen, FrozenBy};
-use super::journal::{Entry, Slot};
+use super::journal::{Entry, Found, Slot};
 use super::poke::{Poke, PokeError};
 use super::word::WordWrite;
 use crate::stub::template::Captures;
@@ -285,8 +285,11 @@ impl Sites {
             let Ok(found) = site.now.like(|bytes| memory.read(site.at, bytes)) else {
                 return false;
             };
-            let is_ours = entry.is_ours(found) || entry.is_cut(found) || entry.is_covered(found);
-            is_ours && is_meant(lead.to) || entry.leads_to(found).is_some_and(&is_meant)
+            match entry.found(found) {
+                Found::Original => false,
+                Found::Ours | Found::Cut | Found::Covered => is_meant(lead.to),
+                Found::Others { leads_to } => leads_to.is_some_and(&is_meant),
+            }
         };
         self.all.iter().filter(leads).map(|site| site.at)
     }
@@ -353,12 +356,15 @@ impl Sites {
     pub fn has_lost_its_jumps(&self, memory: &(impl TargetMemory + ?Sized)) -> bool {
         let own = self.own.iter().flatten();
         let sites = own.filter_map(|id| self.all.get(id.index()));
-        let ours = sites.filter(|site| site.state.lead().is_some());
-        let stands = |site: &Site| {
+        let ours = sites.filter_map(|site| Some((site, site.entry()?)));
+        let stands = |(site, entry): (&Site, Entry)| {
             let found = site.now.like(|bytes| memory.read(site.at, bytes)).ok()?;
-            // Over ours a breakpoint says nothing: what is below it comes back.
-            let is_covered = site.entry().is_some_and(|entry| entry.is_covered(found));
-            (!is_covered).then_some(found == site.now)
+            match entry.found(found) {
+                // What is below a breakpoint comes back, and a kernel that traces its functions itself makes calls of them.
+                Found::Covered | Found::Others { leads_to: Some(_) } => None,
+                Found::Ours | Found::Cut => Some(true),
+                Found::Original | Found::Others { leads_to: None } => Some(false),
+            }
         };
         let mut seen = ours.take(SAMPLE).filter_map(stands).peekable();
         seen.peek().is_some() && !seen.any(|stands| stands)

@@ -143,4 +143,13 @@ fn jumps_that_all_are_something_else_are_lost() {
     assert!(!sites.has_lost_its_jumps(&target));
     write(&mut target, OTHER, NOP);
     assert!(sites.has_lost_its_jumps(&target));
+    // The guest's own tracer takes the places, or a probe of its own lies on them.
+    let call = SiteBytes::new([0xe8, 1, 2, 3, 4]);
+    for others in [call, JUMP.with_start(&[0xcc])] {
+        write(&mut target, AT, others);
+        assert!(sites.has_lost_its_jumps(&target));
+        write(&mut target, OTHER, others);
+        assert!(!sites.has_lost_its_jumps(&target));
+        write(&mut target, OTHER, NOP);
+    }
 }
