@@ -455,7 +455,7 @@ fn of_vcpus(found: Vec<(i32, String)>) -> Vec<VcpuDescriptor> {
 }
 
 /// A line of `/proc/PID/maps` (proc_pid_maps(5)), if it is a mapping with these rights.
-fn mapping(line: &str, rights: &str) -> Option<Mapping> {
+pub(super) fn mapping(line: &str, rights: &str) -> Option<Mapping> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
     let start = u64::from_str_radix(start, 16).ok()?;
