@@ -415,7 +415,8 @@ impl Patching {
             let applied = engine.commit().apply(stopped, plan);
             let time = (self.clock.now)().saturating_sub(since);
             let moves_places = |step: &PlanStep| matches!(step.what, What::Place { .. });
-            if applied.is_ok() && plan.steps.iter().any(moves_places) {
+            // Also of a change that has failed a breakpoint may be left.
+            if plan.steps.iter().any(moves_places) {
                 guest.set_detours(engine.detours());
             }
             (applied, time)

@@ -364,13 +364,18 @@ impl Tracing {
     /// Patching continues after somebody has looked at what froze it.
     ///
     /// # Errors
-    /// [`TracingError::Stop`]; then it is frozen as before.
+    /// [`TracingError::Stop`], or why what stands there of a change that has failed cannot be taken back; then it is frozen as before.
     pub fn thaw(&mut self, guest: &impl Guest) -> Result<Thawed, TracingError> {
         let engine = &mut self.attachment.engine;
         if engine.sites().frozen().is_none() {
             return Ok(Thawed::default());
         }
-        let given_back = Stops::default().during(guest, |stopped| engine.commit().thaw(stopped))?;
+        let given_back = Stops::default().during(guest, |stopped| {
+            engine.look(&*stopped);
+            let given_back = engine.commit().thaw(stopped);
+            guest.set_detours(engine.detours());
+            given_back
+        })??;
         Ok(Thawed {
             changed: true,
             given_back,
