@@ -102,8 +102,7 @@ impl Tracing {
             }
             let mut sessions = self.attachment.sessions.iter_mut();
             if let Some(session) = sessions.find(|session| session.name == name) {
-                session.started = false;
-                session.live.iter().for_each(|live| live.attend(false));
+                session.has_ended();
             }
         }
         self.attachment.engine.sites_mut().freeze(why);

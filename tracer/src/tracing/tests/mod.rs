@@ -259,6 +259,7 @@ fn each_way_to_change_text_leaves_the_same() {
 }
 
 mod changing;
+mod halfway;
 mod reading;
 mod words;
 
