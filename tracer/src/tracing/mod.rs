@@ -51,7 +51,7 @@ mod tests;
 use std::sync::Arc;
 
 use crate::digest::text_digest;
-use crate::engine::{ApplyError, Engine, Foothold};
+use crate::engine::{Applied, ApplyError, Engine, Foothold};
 
 use crate::filter::{Filter, Sources};
 use crate::guest_kind::leave_returns;
@@ -392,13 +392,18 @@ impl Tracing {
         to: LockPrefixes,
     ) -> Result<SwitchedLocks, TracingError> {
         let vcpus = usize::from(guest.vcpus());
-        let (engine, mut stops) = (&mut self.attachment.engine, Stops::default());
+        let (on, mut stops) = (&mut self.attachment, Stops::default());
+        let engine = &mut on.engine;
         let switched = stops.during(guest, |stopped| engine.switch_locks(stopped, to, vcpus))?;
-        let pause_us = microseconds(stops.longest);
+        let switched = switched? as u64;
+        on.patching.wrote_stopped(&Applied {
+            written: switched,
+            ..Applied::default()
+        });
         Ok(SwitchedLocks {
             state: to.name().to_owned(),
-            switched: switched? as u64,
-            pause_us,
+            switched,
+            pause_us: microseconds(stops.longest),
         })
     }
 

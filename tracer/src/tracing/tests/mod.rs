@@ -258,6 +258,7 @@ fn each_way_to_change_text_leaves_the_same() {
     );
 }
 
+mod announced;
 mod changing;
 mod halfway;
 mod reading;
