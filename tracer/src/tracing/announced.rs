@@ -1,7 +1,6 @@
 //! Text that the guest announces: it says what comes or goes, rings the doorbell and waits. Our own stub does so for a
 //! Linux, of the module whose description is the argument of the function that it belongs to.
 
-use crate::session::SessionId;
 use crate::target::{PhysicalMemory, StoppedTarget};
 use crate::text::poke::PokeError;
 use image::Image;

@@ -1,6 +1,7 @@
 //! The life of a session: made, started, stopped, deleted.
 
 use super::attachment::Attachment;
+use super::beginning::{Beginning, events_of, has_ended};
 use super::checks::check_applies;
 use super::checks::check_room;
 use super::closing::Closing;
@@ -14,9 +15,7 @@ use super::untraced::Untraced;
 use super::{Tracing, TracingError};
 use crate::filter::{Filter, Selection};
 use crate::guest::Guest;
-use crate::session::SessionId;
 use status::{Changed, Deleted, SessionList};
-use terms::event_format::EventId;
 
 impl Tracing {
     /// Makes a session that traces nothing yet.
@@ -149,58 +148,19 @@ impl Tracing {
         session.live.iter().for_each(|live| live.attend(true));
         // A profile has counters for the functions that there were when it began.
         session.follows_modules = matches!(session.tracer, Tracer::Function | Tracer::Graph);
-        let begun = self.begin_each(guest, index, id, (filter, selection), stops);
+        let mut beginning = Beginning {
+            on,
+            probes: &mut self.probes,
+            guest,
+            index,
+            id,
+            stops,
+        };
+        let begun = beginning.each(filter, selection);
         if begun.is_err() {
-            self.take_back_begun(guest, index, id, stops);
+            beginning.take_back();
         }
         begun.map(|changed| stops.told(changed))
-    }
-
-    /// What a session records begins, one kind of it after the other.
-    fn begin_each(
-        &mut self,
-        guest: &impl Guest,
-        index: usize,
-        id: SessionId,
-        wanted: (Filter, Selection),
-        stops: &mut Stops,
-    ) -> Result<Changed, TracingError> {
-        let on = &mut self.attachment;
-        let session = on.sessions.at(index)?;
-        let (follows, events) = (session.tasks.follows, events_of(session));
-        on.follow_forks(id, follows)?;
-        // The page holds the time before the first stub looks at it.
-        on.keep_time(guest)?;
-        on.begin_events(guest, index, &events, stops)?;
-        self.probes.begin(on, guest, index, stops)?;
-        on.change(guest, index, id, wanted, stops)
-    }
-
-    /// What has begun before something else of a session did not ends again, the last first. What does not is said, and stays until
-    /// somebody stops the session.
-    fn take_back_begun(
-        &mut self,
-        guest: &impl Guest,
-        index: usize,
-        id: SessionId,
-        stops: &mut Stops,
-    ) {
-        let on = &mut self.attachment;
-        let Ok(session) = on.sessions.at(index) else {
-            return;
-        };
-        let (name, events) = (session.name.clone(), events_of(session));
-        let probes = self.probes.end(on, guest, index, stops);
-        let events = on.end_events(guest, index, &events, stops);
-        let forks = on.follow_forks(id, false);
-        on.sessions.at(index).map(TraceSession::has_ended).ok();
-        let time = on.keep_time(guest);
-        // Why it did not begin is worth more, and is what is answered.
-        for stays in [probes, events, forks, time] {
-            if let Err(error) = stays {
-                log::error!("session {name}: what had begun could not be taken back: {error}");
-            }
-        }
     }
 
     /// Ends what a session traces: every site that only this session traces gets its original bytes back. What the rings
@@ -218,15 +178,10 @@ impl Tracing {
         let events = events_of(on.sessions.at(index)?);
         on.end_events(guest, index, &events, stops)?;
         self.probes.end(on, guest, index, stops)?;
-        on.sessions.at(index)?.has_ended();
+        has_ended(on.sessions.at(index)?);
         on.keep_time(guest)?;
         Ok(stops.told(changed))
     }
-}
-
-/// The events that a session records while it is started.
-fn events_of(session: &TraceSession) -> Vec<EventId> {
-    session.events.iter().copied().collect()
 }
 
 impl Attachment {

@@ -8,6 +8,7 @@
 mod announced;
 mod attach;
 mod attachment;
+mod beginning;
 mod call_values;
 mod carry_out;
 mod checks;

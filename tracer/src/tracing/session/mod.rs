@@ -477,12 +477,6 @@ impl TraceSession {
         }
     }
 
-    /// Nothing leads to its stubs any more, or nobody cares.
-    pub fn has_ended(&mut self) {
-        (self.started, self.follows_modules) = (false, false);
-        self.live.iter().for_each(|live| live.attend(false));
-    }
-
     /// Functions have come: `image` has those of before, and more.
     pub fn extend(&mut self, image: &Arc<Image>) {
         if let Some(output) = &mut self.output {
