@@ -138,6 +138,24 @@ fn a_jump_that_was_written_in_part_is_taken_back_as_it_stands() {
     assert_eq!(digest(&engine, &target), before);
 }
 
+/// What it is to become is what stood there first, however often it is tried.
+#[test]
+fn what_is_taken_back_in_part_is_taken_back_when_that_can_be() {
+    let (mut engine, mut target, _, before) = stuck();
+    let first = at(&engine, 1);
+    target.faults = Faults::default();
+    target.faults.sticky.insert(first.wrapping_add(2));
+    target.faults.once.insert(first);
+    engine.commit().thaw(&mut target).unwrap_err();
+    assert_eq!(site(&engine, &target, 1)[0], NOP5[0]);
+    assert_eq!(ours(&engine).len(), 1);
+    assert_eq!(written(&engine, &target), ours(&engine));
+    target.faults = Faults::default();
+    engine.commit().thaw(&mut target).unwrap();
+    assert_eq!(digest(&engine, &target), before);
+    assert_eq!((ours(&engine), written(&engine, &target)), (vec![], vec![]));
+}
+
 /// Its memory is not there just now: nobody knows what it holds.
 #[test]
 fn a_place_that_cannot_be_read_is_ours_until_it_can() {

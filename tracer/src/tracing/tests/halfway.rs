@@ -72,6 +72,11 @@ fn a_session_whose_start_froze_half_way_is_deleted_with_its_jumps_or_not_at_all(
     for _ in 0..2 {
         let refused = tracing.delete(&guest, DEFAULT_SESSION).unwrap_err();
         assert!(refused.to_string().contains("frozen"), "{refused}");
+        let mut started = tracing.attachment.sessions.started();
+        assert!(
+            started.next().is_none(),
+            "patching that is frozen has ended it"
+        );
         let session = &tracing.list().sessions[0];
         assert_eq!((&*session.name, session.traced), (DEFAULT_SESSION, left));
     }
