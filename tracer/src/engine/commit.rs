@@ -4,7 +4,7 @@
 //! that everything is as it was when the plan was made; that what is ours still stands where it was written (if not,
 //! patching freezes); that the guest is not changing text of its own; that displaced instructions run in the ring that the window is for (where vCPUs are stopped, so that
 //! this can be told: else what displaces is only of guests with one ring), with no probe of the guest among them and no thread inside. Then the words of text and data are written, each compared before and read back;
-//! what fails takes the rest back. At the end the table of sites knows what stands where.
+//! what fails takes the rest back, and what cannot be taken back the table of sites holds until it can (`text/sites/stuck.rs`). At the end the table of sites knows what stands where.
 
 use image::Image;
 use terms::function::FunctionId;
@@ -15,7 +15,7 @@ use super::points::Points;
 use super::probes::error::ProbeError;
 use super::proof::{Live, Proof, Running, Stopped};
 use super::steps::{InTheWay, Steps};
-use super::{ApplyError, Engine, Foothold};
+use super::{ApplyError, Engine, Foothold, Frozen};
 use crate::introspection::Introspection;
 use crate::points::normalise::normalisations;
 use crate::target::{
@@ -26,7 +26,7 @@ use crate::text::atomic::Shared;
 use crate::text::edit::{Edit, Lead};
 use crate::text::poke::{Poke, PokeError, TransactionError, expect, symbol, while_it_patches};
 use crate::text::sites::Sites;
-use crate::text::word;
+use crate::text::word::{self, WordError};
 
 /// What a change did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -85,13 +85,43 @@ impl Commit<'_> {
         }
     }
 
-    /// Takes the kill switch back, after somebody has looked into it. Says of how many functions the guest has given our jumps back by
-    /// itself.
-    pub fn thaw(&mut self, target: &mut (impl StoppedTarget + ?Sized)) -> u64 {
+    /// Takes the kill switch back, after somebody has looked into it, and what could not be taken back before. Says of how many
+    /// functions the guest has given our jumps back by itself.
+    ///
+    /// # Errors
+    /// An [`ApplyError`] when it still cannot be; then patching is frozen as before.
+    pub fn thaw(&mut self, target: &mut (impl StoppedTarget + ?Sized)) -> Result<u64, ApplyError> {
+        let why = self.sites.frozen().cloned();
         self.sites.thaw();
+        let taken_back = self.take_back_stuck(target);
+        if let (Err(_), Some(Frozen(why))) = (&taken_back, why) {
+            self.sites.freeze(why);
+        }
         let given_back = self.sites.take_given_back(target);
         self.settle(target);
-        given_back
+        taken_back.map(|()| given_back)
+    }
+
+    /// Takes back what changes that have failed have left of ours.
+    fn take_back_stuck(
+        &mut self,
+        target: &mut (impl StoppedTarget + ?Sized),
+    ) -> Result<(), ApplyError> {
+        let (edits, words) = self.sites.taking_back(target);
+        // Who wants what there has never changed.
+        let is_breakpoint = false;
+        let text = edits.into_iter().rev();
+        let text = text.map(|edit| PlanStep::one(What::Place { is_breakpoint }, edit));
+        let words = words.into_iter().map(|word| PlanStep {
+            word: Some(word),
+            ..PlanStep::of(What::Place { is_breakpoint }, Vec::new())
+        });
+        let plan = Plan::whole(text.chain(words).collect());
+        if plan.is_empty() {
+            return Ok(());
+        }
+        self.note(target, &plan)?;
+        self.apply(target, &plan).map(drop)
     }
 
     /// Brings the guest's text to what `plan` says, all of it or nothing. It has been noted.
@@ -378,13 +408,52 @@ impl Commit<'_> {
         let written = proof.write(self.image, &pokes, &shared);
         let left = self.freeze_if_stuck(proof.target(), steps, written)?;
         if let Err(error) = proof.write_words(&words) {
-            let back: Vec<Poke> = pokes.iter().rev().map(|poke| poke.reverse()).collect();
-            let written = proof.write(self.image, &back, &|_| Shared::default());
-            self.freeze_if_stuck(proof.target(), steps, written)?;
-            return Err(error.into());
+            let target = proof.target();
+            let sites = &mut self.sites;
+            let stuck = words
+                .iter()
+                .filter_map(|word| sites.word_was_not_taken_back(target, word));
+            let stuck: Vec<WordError> = stuck.collect();
+            self.put_back(proof, steps, &pokes)?;
+            return Err(match stuck.into_iter().next() {
+                Some(stuck) => ApplyError::Frozen(self.sites.freeze(stuck)),
+                None => error.into(),
+            });
         }
         let step_of = |(poke, why): (usize, _)| Some((writes.get(poke)?.0, why));
         Ok(left.into_iter().filter_map(step_of).collect())
+    }
+
+    /// Takes text back that was written before words which could not be.
+    fn put_back(
+        &mut self,
+        proof: &mut impl Proof,
+        steps: &Steps<'_>,
+        pokes: &[Poke],
+    ) -> Result<(), ApplyError> {
+        let back: Vec<Poke> = pokes.iter().rev().map(|poke| poke.reverse()).collect();
+        let Err(failed) = proof.write(self.image, &back, &|_| Shared::default()) else {
+            return Ok(());
+        };
+        // All of them are as they were to be: one that stays so does not keep the others.
+        for poke in back.chunks(1) {
+            let _ = proof.write(self.image, poke, &|_| Shared::default());
+        }
+        let why = failed.stuck.into_iter().next().unwrap_or(failed.cause);
+        Err(ApplyError::Frozen(self.stuck(proof.target(), steps, why)))
+    }
+
+    /// Not all was taken back that was written: what stands where now, the table of sites knows, and nothing more is written.
+    fn stuck(
+        &mut self,
+        target: &(impl TargetMemory + ?Sized),
+        steps: &Steps<'_>,
+        why: PokeError,
+    ) -> Frozen {
+        for (_, edit) in steps.writes() {
+            self.sites.was_not_taken_back(target, edit);
+        }
+        self.sites.freeze(why)
     }
 
     /// Freezes when something could not be taken back, or is not there any more: everything is as it was else.
@@ -396,7 +465,7 @@ impl Commit<'_> {
     ) -> Result<T, ApplyError> {
         if let Err(error) = &written {
             match error.stuck.first() {
-                Some(stuck) => drop(self.sites.freeze(stuck.clone())),
+                Some(why) => drop(self.stuck(target, steps, why.clone())),
                 None => self.check_ours(target, steps)?,
             }
         }

@@ -240,9 +240,7 @@ impl Engine {
     ) -> Result<(), ApplyError> {
         let session = self.sessions.get(id)?;
         let functions = self.sites.traced_by(id.0);
-        let Points { events, probes, .. } = &self.points;
-        let events = events.recorded_by(&self.image, &self.sites, id);
-        let events = events + probes.recorded_by(id).count();
+        let events = self.points.recorded_by(&self.image, &self.sites, id);
         if functions + events > 0 {
             return Err(ApplyError::StillTracing {
                 name: session.config.name.clone(),

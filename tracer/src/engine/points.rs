@@ -11,7 +11,9 @@ use super::probes::{ProbeError, ProbeId, Probes};
 use crate::event_formats::EventFormats;
 use crate::guest_kind;
 use crate::points::events::Dispatch;
+use crate::session::SessionId;
 use crate::stack::StackReader;
+use crate::text::sites::Sites;
 use image::Image;
 use terms::function::FunctionId;
 
@@ -59,6 +61,12 @@ impl Points {
     #[must_use]
     pub const fn formats(&self) -> &Arc<EventFormats> {
         &self.formats
+    }
+
+    /// At how many events and probes a session is called.
+    #[must_use]
+    pub fn recorded_by(&self, image: &Image, sites: &Sites, id: SessionId) -> usize {
+        self.events.recorded_by(image, sites, id) + self.probes.recorded_by(id).count()
     }
 
     /// What can be captured of calls.

@@ -1,6 +1,7 @@
 //! The kill switch: something that must not be was found in the guest's text or page tables.
 
 use super::poke::PokeError;
+use super::word::WordError;
 use crate::window::WindowError;
 
 /// Nothing is written any more until someone has looked.
@@ -14,6 +15,9 @@ pub enum FrozenBy {
     /// At a place of the text.
     #[error(transparent)]
     Poke(#[from] PokeError),
+    /// At a word of the guest's data.
+    #[error(transparent)]
+    Word(#[from] WordError),
     /// The window is lost.
     #[error(transparent)]
     Window(#[from] WindowError),

@@ -55,6 +55,16 @@ pub enum WordError {
         /// The word.
         at: Gva,
     },
+    /// It was written, and could not be changed back when something else failed.
+    #[error("{what} at {at} is {now:#x}, and what it was before could not be put back")]
+    Stuck {
+        /// What it leads to.
+        what: Arc<str>,
+        /// The word.
+        at: Gva,
+        /// What it holds.
+        now: u64,
+    },
     /// The guest has written to it.
     #[error("{what} at {at} is {found:#x}, expected {expected:#x}: the guest has changed it")]
     Unexpected {
@@ -99,7 +109,7 @@ pub fn check<'a>(
     Ok(())
 }
 
-/// Writes them; when one cannot be written, those before it get back what they held.
+/// Writes them; when one cannot be written, those before it get back what they held, where that can be written.
 ///
 /// # Errors
 /// A [`WordError`] about the one that could not be written.
@@ -111,7 +121,7 @@ pub fn write<'a>(
     for (done, word) in words.clone().enumerate() {
         if let Err(source) = target.write(word.at, &word.new.to_le_bytes()) {
             for before in words.clone().take(done) {
-                // It could be written just now.
+                // It could be written just now. If it cannot be any more, who asked finds that.
                 let _ = target.write(before.at, &before.old.to_le_bytes());
             }
             return Err(WordError::Memory {

@@ -2,9 +2,12 @@
 //! Linux, of the module whose description is the argument of the function that it belongs to.
 
 use crate::target::{PhysicalMemory, StoppedTarget};
+use crate::text::poke::PokeError;
 use image::Image;
 use log::Level;
 use terms::addr::Gva;
+use terms::function::FunctionId;
+use terms::quantity::counted;
 
 use super::attachment::Attachment;
 use super::modules::Modules;
@@ -69,7 +72,8 @@ impl Attachment {
         start: Gva,
         looks: &mut Stops,
     ) -> Result<(), TracingError> {
-        looks.during(guest, |stopped| {
+        let mut skipped = Vec::new();
+        let taken_in = looks.during(guest, |stopped| {
             if self.engine.part_came(stopped, start)? == 0 {
                 return Ok(());
             }
@@ -81,11 +85,28 @@ impl Attachment {
                 let selection = self.engine.sessions().get(id)?.selection.clone();
                 let memory = &mut guest.memory().clone();
                 let plan = self.engine.plan(memory, id, &selection)?;
-                self.engine.apply(stopped, &plan)?;
+                let applied = self.engine.apply(stopped, &plan)?;
+                self.patching.wrote_stopped(&applied);
+                skipped.push((id, applied.skipped));
             }
             Ok(())
-        })?
+        })?;
+        for (id, skipped) in skipped {
+            let remark = left_out(self.sessions.name_of(id), &skipped);
+            let said = remark.into_iter();
+            said.for_each(|remark| self.remarks.say(Level::Warn, remark));
+        }
+        taken_in
     }
+}
+
+/// What of text that has come a session does not trace, for something else stands there.
+fn left_out(session: &str, skipped: &[(FunctionId, PokeError)]) -> Option<String> {
+    let (_, why) = skipped.first()?;
+    let functions = counted(skipped.len() as u64, "function");
+    Some(format!(
+        "session {session}: {functions} of what has come left out: {why}"
+    ))
 }
 
 /// What the guest announces: where text begins, and whether it is there.
@@ -101,4 +122,22 @@ fn notice(image: &Image, guest: &impl Guest) -> Option<(Gva, bool)> {
     let start = Gva(u64::from_le_bytes(*start));
     image.part_at(start)?;
     Some((start, u64::from_le_bytes(*is_there) == 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_out_of_text_that_has_come_is_said() {
+        let why = PokeError::GuestPatches {
+            symbol: "f".into(),
+            at: Gva(16),
+        };
+        let skipped = [7, 8].map(|number| (FunctionId(number), why.clone()));
+        assert_eq!(left_out("one", &[]), None);
+        let said = left_out("one", &skipped).unwrap();
+        assert!(said.starts_with("session one: 2 functions of "), "{said}");
+        assert!(said.ends_with(&why.to_string()), "{said}");
+    }
 }

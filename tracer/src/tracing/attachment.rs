@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::clock::RunClock;
 use crate::engine::plan::Plan;
-use crate::engine::{Applied, Engine, Foothold};
+use crate::engine::{Applied, ApplyError, Engine, Foothold};
 use crate::filter::{Filter, Selection};
 use crate::guest::{Guest, StoppedGuest};
 use crate::session::SessionId;
@@ -205,6 +205,25 @@ impl Attachment {
         let session = self.sessions.at(index)?;
         session.set_filter(filter, &self.shared, found);
         Ok(changed)
+    }
+
+    /// A session that something in the guest leads to is started, whatever has become of the change that began or ended it: so
+    /// that it can be stopped. Patching that is frozen has ended it.
+    ///
+    /// # Errors
+    /// Why nothing leads away from it now, where patching is frozen.
+    pub fn take_up(&mut self, index: usize) -> Result<(), TracingError> {
+        let (sites, points) = (self.engine.sites(), self.engine.points());
+        let is_led_to = |id: SessionId| {
+            sites.traced_by(id.0) + points.recorded_by(self.engine.image(), sites, id) > 0
+        };
+        let session = self.sessions.at(index)?;
+        let live = session.live.as_ref();
+        if !session.started && live.is_some_and(|live| is_led_to(live.id)) {
+            sites.check_frozen().map_err(ApplyError::from)?;
+            session.started = true;
+        }
+        Ok(())
     }
 
     /// Gives a session its event rings, if it has none, with room for payloads of at least `payload_bytes`, and has

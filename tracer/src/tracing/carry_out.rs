@@ -129,6 +129,12 @@ impl Patching {
         self.unasked += applied.unasked;
     }
 
+    /// One more change was made while the guest was stopped, of which somebody else has seen to the pause.
+    pub fn wrote_stopped(&mut self, applied: &Applied) {
+        self.switched.stopped += applied.written;
+        self.made(applied);
+    }
+
     /// Whether what is carried out from now on is what a look at the guest has found to be done, not what somebody has asked for.
     pub const fn is_for_a_look(&mut self, is_it: bool) {
         self.patience = match is_it {
@@ -396,8 +402,7 @@ impl Patching {
         });
         carried.stops.rested = rested;
         let (applied, time) = paused?;
-        self.switched.stopped += applied.written;
-        self.made(&applied);
+        self.wrote_stopped(&applied);
         Ok((applied, time))
     }
 
@@ -415,7 +420,8 @@ impl Patching {
             let applied = engine.commit().apply(stopped, plan);
             let time = (self.clock.now)().saturating_sub(since);
             let moves_places = |step: &PlanStep| matches!(step.what, What::Place { .. });
-            if applied.is_ok() && plan.steps.iter().any(moves_places) {
+            // Also of a change that has failed a breakpoint may be left.
+            if plan.steps.iter().any(moves_places) {
                 guest.set_detours(engine.detours());
             }
             (applied, time)

@@ -164,6 +164,21 @@ impl Attachment {
             .map(drop)
     }
 
+    /// Has a session that is started record these events no more.
+    pub fn end_events(
+        &mut self,
+        guest: &impl Guest,
+        index: usize,
+        events: &[EventId],
+        stops: &mut Stops,
+    ) -> Result<(), TracingError> {
+        if events.is_empty() {
+            return Ok(());
+        }
+        self.record_events(guest, index, events, false, stops)
+            .map(drop)
+    }
+
     pub(super) fn switch_events(
         &mut self,
         guest: &impl Guest,

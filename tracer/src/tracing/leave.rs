@@ -43,7 +43,7 @@ impl Tracing {
         if is_replaced || (is_frozen && is_cleared) {
             return Ok(engine.leave(&mut guest.stop()?, Leaving::Replaced)?);
         }
-        for name in take_up_again(&mut self.attachment) {
+        for name in take_up_again(&mut self.attachment)? {
             self.stop(guest, &name)?;
         }
         lead_back(self, guest)?;
@@ -89,18 +89,13 @@ fn lead_back(tracing: &mut Tracing, guest: &impl Guest) -> Result<(), TracingErr
 
 /// The sessions that have text of the guest: those that are started, and those that are not since a change failed of which
 /// not all was taken back. Those are, too, from now on; not where patching is frozen, which has ended them.
-fn take_up_again(on: &mut Attachment) -> Vec<String> {
-    let sites = on.engine.sites();
-    let mut names = Vec::new();
-    for session in on.sessions.iter_mut() {
-        let live = session.live.as_ref();
-        let has_text = live.is_some_and(|live| sites.traced_by(live.id.0) > 0);
-        session.started |= has_text && sites.frozen().is_none();
-        if session.started {
-            names.push(session.name.clone());
-        }
+fn take_up_again(on: &mut Attachment) -> Result<Vec<String>, TracingError> {
+    let are_taken_up = on.engine.sites().frozen().is_none();
+    for index in (0..on.sessions.len()).filter(|_| are_taken_up) {
+        on.take_up(index)?;
     }
-    names
+    let started = on.sessions.started();
+    Ok(started.map(|session| session.name.clone()).collect())
 }
 
 /// Looks, a few times, until nothing in the guest leads to the window. Returns what the last look has found.

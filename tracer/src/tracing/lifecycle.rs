@@ -1,5 +1,7 @@
 //! The life of a session: made, started, stopped, deleted.
 
+use super::attachment::Attachment;
+use super::beginning::{Beginning, events_of, has_ended};
 use super::checks::check_applies;
 use super::checks::check_room;
 use super::closing::Closing;
@@ -46,17 +48,18 @@ impl Tracing {
     /// traced.
     ///
     /// # Errors
-    /// A [`TracingError`]. When it is about the output, the session is gone all the same.
+    /// A [`TracingError`]. When it is about the output, the session is gone all the same; when something in the guest still leads to
+    /// it, it is there as before.
     pub fn delete(
         &mut self,
         guest: &impl Guest,
         name: &str,
     ) -> Result<(Deleted, Option<Closing>), TracingError> {
         let index = self.attachment.sessions.find(name)?;
-        let stopped = if self.attachment.sessions.at(index)?.started {
-            Some(self.stop(guest, name)?)
-        } else {
-            None
+        self.attachment.take_up(index)?;
+        let stopped = match self.attachment.sessions.at(index)?.started {
+            true => Some(self.stop(guest, name)?),
+            false => None,
         };
         let mut stops = Stops::default();
         check_clocks(guest, &mut stops);
@@ -104,8 +107,12 @@ impl Tracing {
         let on = &mut self.attachment;
         let session = on.sessions.at(index)?;
         // With rings it stays what it has become.
-        if begun.is_err() && session.live.is_none() {
-            session.set_tracer(before, &on.shared)?;
+        if begun.is_err()
+            && session.live.is_none()
+            && let Err(error) = session.set_tracer(before, &on.shared)
+        {
+            // Why it did not begin is worth more.
+            log::error!("session {name}: {error}");
         }
         begun
     }
@@ -138,34 +145,26 @@ impl Tracing {
         Choosing(session).check(&on.shared)?;
         session.started = true;
         session.untraced = Untraced::default();
-        let follows = session.tasks.follows;
         session.live.iter().for_each(|live| live.attend(true));
         // A profile has counters for the functions that there were when it began.
         session.follows_modules = matches!(session.tracer, Tracer::Function | Tracer::Graph);
-        on.follow_forks(id, follows)?;
-        // The page holds the time before the first stub looks at it.
-        let kept = on.keep_time(guest);
-        let events: Vec<_> = on.sessions.at(index)?.events.iter().copied().collect();
-        let enabled = kept.and_then(|()| on.begin_events(guest, index, &events, stops));
-        let enabled = enabled.and_then(|()| self.probes.begin(on, guest, index, stops));
-        let wanted = (filter, selection);
-        let changed = enabled.and_then(|()| on.change(guest, index, id, wanted, stops));
-        if changed.is_err() {
-            if !events.is_empty() {
-                // Why it did not begin is worth more than why this does not work either.
-                let _ = on.record_events(guest, index, &events, false, stops);
-            }
-            let _ = self.probes.end(on, guest, index, stops);
-            let session = on.sessions.at(index)?;
-            (session.started, session.follows_modules) = (false, false);
-            on.follow_forks(id, false)?;
-            on.keep_time(guest)?;
+        let mut beginning = Beginning {
+            on,
+            probes: &mut self.probes,
+            guest,
+            index,
+            id,
+            stops,
+        };
+        let begun = beginning.each(filter, selection);
+        if begun.is_err() {
+            beginning.take_back();
         }
-        changed.map(|changed| stops.told(changed))
+        begun.map(|changed| stops.told(changed))
     }
 
     /// Ends what a session traces: every site that only this session traces gets its original bytes back. What the rings
-    /// hold stays readable.
+    /// hold stays readable. When it fails it can be tried again; what has ended by then stays so.
     ///
     /// # Errors
     /// [`TracingError::NotStarted`], or why the guest's text could not be changed.
@@ -173,26 +172,38 @@ impl Tracing {
         let on = &mut self.attachment;
         on.phases.check_text()?;
         let index = on.sessions.find(name)?;
-        let session = on.sessions.at(index)?;
-        let (id, filter) = (session.started()?, session.filter.clone());
-        let events: Vec<_> = session.events.iter().copied().collect();
-        let followed = std::mem::take(&mut on.sessions.at(index)?.follows_modules);
-        on.follow_forks(id, false)?;
-        let (wanted, stops) = ((filter, Selection::default()), &mut Stops::default());
-        let changed = on.change(guest, index, id, wanted, stops);
-        let session = on.sessions.at(index)?;
-        session.follows_modules = followed && changed.is_err();
-        let follows = session.tasks.follows && changed.is_err();
-        on.follow_forks(id, follows)?;
-        let changed = changed?;
-        if !events.is_empty() {
-            on.record_events(guest, index, &events, false, stops)?;
-        }
+        on.take_up(index)?;
+        let stops = &mut Stops::default();
+        let changed = on.end_functions(guest, index, stops)?;
+        let events = events_of(on.sessions.at(index)?);
+        on.end_events(guest, index, &events, stops)?;
         self.probes.end(on, guest, index, stops)?;
-        let session = on.sessions.at(index)?;
-        session.started = false;
-        session.live.iter().for_each(|live| live.attend(false));
+        has_ended(on.sessions.at(index)?);
         on.keep_time(guest)?;
         Ok(stops.told(changed))
+    }
+}
+
+impl Attachment {
+    /// A session that is started traces no functions any more, whatever comes.
+    fn end_functions(
+        &mut self,
+        guest: &impl Guest,
+        index: usize,
+        stops: &mut Stops,
+    ) -> Result<Changed, TracingError> {
+        let session = self.sessions.at(index)?;
+        let (id, filter) = (session.started()?, session.filter.clone());
+        let followed = std::mem::take(&mut session.follows_modules);
+        self.follow_forks(id, false)?;
+        let wanted = (filter, Selection::default());
+        let changed = self.change(guest, index, id, wanted, stops);
+        if changed.is_err() {
+            let session = self.sessions.at(index)?;
+            session.follows_modules = followed;
+            let follows = session.tasks.follows;
+            self.follow_forks(id, follows)?;
+        }
+        changed
     }
 }

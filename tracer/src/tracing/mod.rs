@@ -8,6 +8,7 @@
 mod announced;
 mod attach;
 mod attachment;
+mod beginning;
 mod call_values;
 mod carry_out;
 mod checks;
@@ -51,7 +52,7 @@ mod tests;
 use std::sync::Arc;
 
 use crate::digest::text_digest;
-use crate::engine::{ApplyError, Engine, Foothold};
+use crate::engine::{Applied, ApplyError, Engine, Foothold};
 
 use crate::filter::{Filter, Sources};
 use crate::guest_kind::leave_returns;
@@ -364,13 +365,18 @@ impl Tracing {
     /// Patching continues after somebody has looked at what froze it.
     ///
     /// # Errors
-    /// [`TracingError::Stop`]; then it is frozen as before.
+    /// [`TracingError::Stop`], or why what stands there of a change that has failed cannot be taken back; then it is frozen as before.
     pub fn thaw(&mut self, guest: &impl Guest) -> Result<Thawed, TracingError> {
         let engine = &mut self.attachment.engine;
         if engine.sites().frozen().is_none() {
             return Ok(Thawed::default());
         }
-        let given_back = Stops::default().during(guest, |stopped| engine.commit().thaw(stopped))?;
+        let given_back = Stops::default().during(guest, |stopped| {
+            engine.look(&*stopped);
+            let given_back = engine.commit().thaw(stopped);
+            guest.set_detours(engine.detours());
+            given_back
+        })??;
         Ok(Thawed {
             changed: true,
             given_back,
@@ -387,13 +393,18 @@ impl Tracing {
         to: LockPrefixes,
     ) -> Result<SwitchedLocks, TracingError> {
         let vcpus = usize::from(guest.vcpus());
-        let (engine, mut stops) = (&mut self.attachment.engine, Stops::default());
+        let (on, mut stops) = (&mut self.attachment, Stops::default());
+        let engine = &mut on.engine;
         let switched = stops.during(guest, |stopped| engine.switch_locks(stopped, to, vcpus))?;
-        let pause_us = microseconds(stops.longest);
+        let switched = switched? as u64;
+        on.patching.wrote_stopped(&Applied {
+            written: switched,
+            ..Applied::default()
+        });
         Ok(SwitchedLocks {
             state: to.name().to_owned(),
-            switched: switched? as u64,
-            pause_us,
+            switched,
+            pause_us: microseconds(stops.longest),
         })
     }
 

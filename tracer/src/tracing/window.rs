@@ -11,6 +11,7 @@ use crate::engine::FrozenBy;
 
 use super::Tracing;
 use super::attachment::Attachment;
+use super::beginning::has_ended;
 use super::place::is_where_loaded;
 use super::stops::Stops;
 use crate::guest::{Guest, StopError};
@@ -102,8 +103,7 @@ impl Tracing {
             }
             let mut sessions = self.attachment.sessions.iter_mut();
             if let Some(session) = sessions.find(|session| session.name == name) {
-                session.started = false;
-                session.live.iter().for_each(|live| live.attend(false));
+                has_ended(session);
             }
         }
         self.attachment.engine.sites_mut().freeze(why);

@@ -30,6 +30,7 @@ mod locks;
 mod probes;
 mod reuse;
 mod sessions;
+mod stuck;
 mod transient;
 
 const REGION: u64 = 64 << 20;

@@ -13,6 +13,7 @@
 
 pub mod as_linked;
 mod noted;
+mod stuck;
 mod words;
 
 use std::collections::HashMap;
@@ -23,6 +24,7 @@ use terms::session_set::SessionSet;
 use terms::site::SiteBytes;
 
 use self::noted::Noted;
+use self::stuck::Stuck;
 use self::words::Words;
 use super::edit::{Displacement, Edit, Lead, Point, SiteId, Wanted};
 use super::frozen::{Frozen, FrozenBy};
@@ -93,6 +95,7 @@ pub struct Sites {
     words: Words,
     frozen: Option<Frozen>,
     noted: Noted,
+    stuck: Stuck,
 }
 
 impl Default for Sites {
@@ -107,6 +110,7 @@ impl Default for Sites {
             words: Words::default(),
             frozen: None,
             noted: Noted::default(),
+            stuck: Stuck::default(),
         }
     }
 }
@@ -205,6 +209,7 @@ impl Sites {
 
     /// Notes that a change has been made.
     pub fn made(&mut self, edit: &Edit) {
+        self.stuck.is_over(edit.site);
         if let Some(site) = self.all.get_mut(edit.site.index()) {
             site.now = edit.poke.new;
             site.state = match edit.after {
@@ -216,6 +221,7 @@ impl Sites {
 
     /// Notes that a word has been written.
     pub fn made_word(&mut self, word: &WordWrite) {
+        self.stuck.is_over_of(word);
         self.words.made(word);
     }
 
@@ -332,6 +338,7 @@ impl Sites {
         }
         let gone = &self.gone;
         let (all, free, noted) = (&mut self.all, &mut self.free, &mut self.noted);
+        let stuck = &mut self.stuck;
         self.places.retain(|_, id| {
             let site = all.get_mut(id.index());
             let is_gone = |site: &&mut Site| gone.get(site.function.index()) == Some(&true);
@@ -340,6 +347,7 @@ impl Sites {
             };
             site.state = State::Gone;
             noted.is_gone(site.slot.take());
+            stuck.is_over(*id);
             free.push(*id);
             false
         });

@@ -63,6 +63,12 @@ impl Words {
         self.known(write).now = write.new;
     }
 
+    /// What was written before was taken back, which the journal does not say yet.
+    pub fn was_taken_back(&mut self, back: &WordWrite) {
+        self.made(back);
+        self.noted.push(back.at);
+    }
+
     fn known(&mut self, write: &WordWrite) -> &mut Word {
         self.all.entry(write.at).or_insert(Word {
             original: write.old,

@@ -462,3 +462,16 @@ fn what_is_traced_when_the_change_is_over_is_late_by_all_of_that() {
     assert_eq!(patched(&on.tracing), 5);
     assert_eq!(on.late(), [two, three, four]);
 }
+
+/// A session whose stop has failed goes on as before, also with what comes.
+#[test]
+fn a_stop_that_fails_keeps_following_modules() {
+    let mut on = Changing::tracing(PatchMethod::Quiesce, &["f1", "mod:one:*"]);
+    on.guest.stuck = Some(1);
+    let error = on.tracing.stop(&on.guest, DEFAULT_SESSION).unwrap_err();
+    assert!(matches!(error, TracingError::Stop(_)), "{error}");
+    on.guest.stuck = None;
+    on.loads("one", &["one_open"]);
+    on.looks();
+    assert_eq!(patched(&on.tracing), 2);
+}

@@ -258,7 +258,9 @@ fn each_way_to_change_text_leaves_the_same() {
     );
 }
 
+mod announced;
 mod changing;
+mod halfway;
 mod reading;
 mod words;
 
