@@ -124,8 +124,8 @@ pub enum ApplyError {
         /// At how many tracepoints it is called.
         events: usize,
     },
-    /// The guest is to be left, and still leads to stubs.
-    #[error("{} of the guest's text still lead to stubs, the first one at {first}: the tracing memory has to stay", counted(*.sites as u64, "place"))]
+    /// The guest is to be left, and still leads to stubs or to what they are called by.
+    #[error("{} of the guest's text and data still lead to the tracing memory, the first one at {first}: it has to stay", counted(*.sites as u64, "place"))]
     StillLeads {
         /// How many places.
         sites: usize,

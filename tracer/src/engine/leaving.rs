@@ -110,7 +110,7 @@ impl Engine {
     /// Takes the window out of the guest, if nothing leads there. Says what does; then everything is as before.
     ///
     /// # Errors
-    /// [`ApplyError::StillLeads`] when bytes of ours in the guest's text do, [`ApplyError::Search`] when memory is not there that
+    /// [`ApplyError::StillLeads`] when bytes of ours in the guest's text or data do, [`ApplyError::Search`] when memory is not there that
     /// the target says it has; then everything is as before, too.
     pub fn leave(
         &mut self,

@@ -257,6 +257,11 @@ fn a_word_that_could_not_be_taken_back_is_ours_until_it_is() {
         all.iter().map(|one| one.at).collect::<Vec<_>>()
     };
     assert_eq!(entries(&target, &engine), [DATA]);
+    let leads = ApplyError::StillLeads {
+        sites: 1,
+        first: DATA,
+    };
+    assert_eq!(engine.leave(&mut target, Leaving::LastTry), Err(leads));
     engine.commit().thaw(&mut target).unwrap_err();
     assert_eq!(entries(&target, &engine), [DATA]);
     assert!(engine.sites().frozen().is_some());
@@ -264,6 +269,8 @@ fn a_word_that_could_not_be_taken_back_is_ours_until_it_is() {
     engine.commit().thaw(&mut target).unwrap();
     assert_eq!(word_at(&target, DATA), 5);
     assert_eq!((entries(&target, &engine), ours(&engine)), (vec![], vec![]));
+    let left = engine.leave(&mut target, Leaving::LastTry).unwrap();
+    assert!(left.is_nobody());
 }
 
 /// Where the words fail all text was once left as it had become, if a single place of it could not be taken back.

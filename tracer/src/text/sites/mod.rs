@@ -277,8 +277,8 @@ impl Sites {
     }
 
     /// The places at which bytes of ours were written that lead where `is_meant` says, and the guest has them still, be it below a
-    /// breakpoint of its own or made into a jump or call of its own: another kernel may run in its place. What cannot be read leads
-    /// nowhere.
+    /// breakpoint of its own or made into a jump or call of its own: another kernel may run in its place. And the words of data that
+    /// hold what we have written. What cannot be read leads nowhere.
     pub fn leading(
         &self,
         memory: &(impl TargetMemory + ?Sized),
@@ -297,7 +297,8 @@ impl Sites {
                 Found::Others { leads_to } => leads_to.is_some_and(&is_meant),
             }
         };
-        self.all.iter().filter(leads).map(|site| site.at)
+        let sites = self.all.iter().filter(leads).map(|site| site.at);
+        sites.chain(self.words.leading(memory))
     }
 
     /// How many functions lead to a session.

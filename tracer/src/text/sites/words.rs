@@ -7,7 +7,7 @@ use terms::function::FunctionId;
 use terms::session_set::SessionSet;
 use terms::site::SiteBytes;
 
-use crate::target::WindowMemory;
+use crate::target::{TargetMemory, WindowMemory};
 use crate::text::journal::{Entry, Journal, JournalError, Slot};
 use crate::text::word::WordWrite;
 
@@ -56,6 +56,19 @@ impl Words {
     /// What one holds, if we have written to it.
     pub fn now(&self, at: Gva) -> Option<u64> {
         self.all.get(&at).map(|word| word.now)
+    }
+
+    /// Those that hold what we have written. What cannot be read holds nothing.
+    pub fn leading(&self, memory: &(impl TargetMemory + ?Sized)) -> impl Iterator<Item = Gva> {
+        let ours = self
+            .all
+            .iter()
+            .filter(|(_, word)| word.now != word.original);
+        let leading = ours.filter(|(at, word)| {
+            let mut found = [0; 8];
+            memory.read(**at, &mut found).is_ok() && u64::from_le_bytes(found) == word.now
+        });
+        leading.map(|(at, _)| *at)
     }
 
     /// It has been written.
