@@ -371,7 +371,7 @@ impl SharedDrain {
             // What was the session's may be somebody else's by now.
             return Err(self.stood());
         }
-        drain.end_output();
+        drain.is_over();
         let (doubts, until_ns) = (drain.doubts(), drain.recorded_until_ns());
         let room = drain.waits().map(|waits| Arc::clone(waits.room()));
         drop(drain);

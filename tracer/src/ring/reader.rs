@@ -703,6 +703,12 @@ impl RingReader {
         &self.doubts
     }
 
+    /// The time of the newest record that was delivered; none before the first one, or without times.
+    #[must_use]
+    pub fn newest(&self) -> Option<u64> {
+        (self.delivered > 0 && self.times.is_timed()).then(|| self.times.last())
+    }
+
     /// So many records that were delivered turn out to be in doubt.
     pub fn doubt_delivered(&mut self, doubt: TimeDoubt, records: u64) {
         self.doubts.add(doubt, records);

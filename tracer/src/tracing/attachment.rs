@@ -164,6 +164,7 @@ impl Attachment {
         is_measured: bool,
     ) -> Result<Made, TracingError> {
         let clock = self.time.begin(guest, stopped, is_measured)?;
+        self.sessions.at(index)?.check_speed(guest.clocks())?;
         let (page, _) = self
             .engine
             .foothold()

@@ -15,7 +15,7 @@ use crate::ring::reader::{Mode, Patience, Progress, RingReader, discarded, is_re
 use crate::ring::turnstile::Rings;
 use image::Image;
 use terms::addr::Gpa;
-use trace::doubt::TimeDoubts;
+use trace::doubt::{TimeDoubt, TimeDoubts};
 use trace::export::probes::ProbeNote;
 use trace::export::uftrace::{Entries, Metadata};
 use trace::live::Listener;
@@ -83,6 +83,8 @@ pub struct Drain {
     refused: AllRefused,
     /// Up to when something would have been recorded, where nothing is any more.
     until_ns: u64,
+    /// Nothing more is recorded, and whoever could look at the clocks has.
+    is_over: bool,
     /// What [`Self::recorded_until_ns`] was when the guest ended, once it has: it executes nothing from then on, whatever is still read
     /// of it, and however long that takes.
     pub(crate) ended_ns: Option<u64>,
@@ -142,6 +144,7 @@ impl Drain {
             off_times: OffTimes::default(),
             refused: AllRefused::default(),
             until_ns: 0,
+            is_over: false,
             ended_ns: None,
         }
     }
@@ -387,7 +390,13 @@ impl Drain {
         self.set_written(false);
     }
 
-    /// The same, and what was this session's may be another one's from now on: nothing is written there any more.
+    /// The same, and nothing more is recorded: what was not looked at by now is looked at no more.
+    pub fn is_over(&mut self) {
+        self.is_over = true;
+        self.end_output();
+    }
+
+    /// The same as [`Self::end_output`], and what was this session's may be another one's from now on: nothing is written there any more.
     pub fn leave(&mut self) {
         self.end_output();
         self.rings.leave();
@@ -519,6 +528,8 @@ impl Drain {
         let mut doubts = TimeDoubts::default();
         for calls in self.calls.each() {
             doubts.add_all(&calls.source.doubts());
+            let is_unchecked = self.is_over && calls.source.is_unchecked();
+            doubts.add(TimeDoubt::Unchecked, is_unchecked.into());
         }
         if let Some(points) = &self.points {
             points.add_doubts(&mut doubts);
