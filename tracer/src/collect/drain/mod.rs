@@ -331,12 +331,7 @@ impl Drain {
     pub fn read_rest(&mut self, patience: Patience) -> PointsRead {
         let (is_written, backlog) = (self.is_written, &mut self.backlog);
         if let Some(stalls) = &mut self.stalls {
-            // Those of while nothing is written are nobody's later.
-            stalls.read(&self.time.run, |batch| {
-                if is_written {
-                    backlog.push(batch);
-                }
-            });
+            stalls.read(&self.time.run, is_written, |batch| backlog.push(batch));
         }
         if let Some(waits) = self.waits.as_mut().filter(|_| is_written) {
             waits.read(|batch| backlog.push(batch));
@@ -534,6 +529,8 @@ impl Drain {
         if let Some(points) = &self.points {
             points.add_doubts(&mut doubts);
         }
+        let stalls = self.stalls.as_ref().map_or(0, StallDrain::forgotten);
+        doubts.add(TimeDoubt::Stalled, stalls);
         doubts
     }
 
