@@ -156,8 +156,9 @@ impl Trust {
 
     /// A record is no newer than its time, but for what is not known of the clock.
     fn leaves_unchecked(&self, reader: &RingReader, bound: u64) -> bool {
-        let newest = reader.newest();
-        newest.is_some_and(|newest| newest.saturating_sub(bound) > self.seen)
+        let newest = reader.times.last();
+        let has_time = reader.delivered() > 0 && reader.times.is_timed();
+        has_time && newest.saturating_sub(bound) > self.seen
     }
 }
 

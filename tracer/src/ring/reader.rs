@@ -236,7 +236,8 @@ pub struct RingReader {
     head: Position,
     pending: Pending,
     waiting_since: Option<u64>,
-    times: Times,
+    /// Of what was delivered.
+    pub(crate) times: Times,
     lost_word: u64,
     delivered: u64,
     losses: Losses,
@@ -701,12 +702,6 @@ impl RingReader {
     #[must_use]
     pub fn doubts(&self) -> &TimeDoubts {
         &self.doubts
-    }
-
-    /// The time of the newest record that was delivered; none before the first one, or without times.
-    #[must_use]
-    pub fn newest(&self) -> Option<u64> {
-        (self.delivered > 0 && self.times.is_timed()).then(|| self.times.last())
     }
 
     /// So many records that were delivered turn out to be in doubt.

@@ -17,8 +17,8 @@
 //! not migrated; hits and totals always are. A function that is entered by a tail jump is counted, and its
 //! time is that of the function whose return is hooked. Where the vCPUs cannot be told apart, self is not known.
 //!
-//! A time below zero counts as zero, and is counted as such: a total where the clock went back during the call, as that of a vCPU can be
-//! behind the one before, and a self time of a call that was migrated or in which another thread was.
+//! A time below zero counts as zero, and is counted as such: a total where the clock went back during the call (those of two vCPUs
+//! need not be alike), and a self time of a call that was migrated or in which another thread was.
 
 use insn::asm::registers::{gpr32, gpr64};
 use insn::asm::{

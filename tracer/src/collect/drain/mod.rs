@@ -84,7 +84,7 @@ pub struct Drain {
     /// Up to when something would have been recorded, where nothing is any more.
     until_ns: u64,
     /// Nothing more is recorded, and whoever could look at the clocks has.
-    is_over: bool,
+    pub(crate) is_over: bool,
     /// What [`Self::recorded_until_ns`] was when the guest ended, once it has: it executes nothing from then on, whatever is still read
     /// of it, and however long that takes.
     pub(crate) ended_ns: Option<u64>,
@@ -385,13 +385,7 @@ impl Drain {
         self.set_written(false);
     }
 
-    /// The same, and nothing more is recorded: what was not looked at by now is looked at no more.
-    pub fn is_over(&mut self) {
-        self.is_over = true;
-        self.end_output();
-    }
-
-    /// The same as [`Self::end_output`], and what was this session's may be another one's from now on: nothing is written there any more.
+    /// The same, and what was this session's may be another one's from now on: nothing is written there any more.
     pub fn leave(&mut self) {
         self.end_output();
         self.rings.leave();

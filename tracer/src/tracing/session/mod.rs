@@ -38,7 +38,7 @@ use super::lossless::{check_hidden, check_lossless};
 use super::options::{ClockSource, SessionOptions, Tracer, WaitTime};
 use super::untraced::Untraced;
 use crate::clock::page::{Beat, Beats};
-use crate::clock::{HostClock, RunClock, VcpuClocks};
+use crate::clock::{HostClock, RunClock};
 use crate::collect::counters::CounterTable;
 use crate::collect::drain::Drain;
 use crate::collect::only_vcpus::OnlyVcpus;
@@ -396,23 +396,6 @@ impl TraceSession {
             session: self.name.clone(),
             source,
         })
-    }
-
-    /// Whether its times can be had: those that it takes from the vCPUs' counters only where these run as the host's does.
-    ///
-    /// # Errors
-    /// [`TracingError::ClockSpeed`].
-    pub fn check_speed(&self, clocks: &VcpuClocks) -> Result<(), TracingError> {
-        let is_asked = self.options.clock == ClockSource::Tsc;
-        match clocks.other_speed().filter(|_| is_asked) {
-            None => Ok(()),
-            Some((vcpu, [khz, host_khz])) => Err(TracingError::ClockSpeed {
-                session: self.name.clone(),
-                vcpu,
-                khz,
-                host_khz,
-            }),
-        }
     }
 
     /// What times its records.
