@@ -165,7 +165,8 @@ impl Attachment {
         is_measured: bool,
     ) -> Result<Made, TracingError> {
         let clock = self.time.begin(guest, stopped, is_measured)?;
-        check_speed(self.sessions.at(index)?, guest.clocks())?;
+        let session = self.sessions.at(index)?;
+        check_speed(&session.name, session.options.clock, guest.clocks())?;
         let (page, _) = self
             .engine
             .foothold()

@@ -12,7 +12,6 @@ use trace::live::Occasion;
 
 use super::error::{NotApplicable, TracingError};
 use super::options::{ClockSource, PERIODS_NS, RECORD_BYTES, SessionOptions, Tracer};
-use super::session::TraceSession;
 
 const KIB: u64 = 1024;
 /// Longest name of a session.
@@ -151,12 +150,16 @@ pub(super) fn check_numbers(options: &SessionOptions) -> Result<(), TracingError
 ///
 /// # Errors
 /// [`TracingError::ClockSpeed`].
-pub(super) fn check_speed(session: &TraceSession, clocks: &VcpuClocks) -> Result<(), TracingError> {
-    let is_asked = session.options.clock == ClockSource::Tsc;
+pub(super) fn check_speed(
+    session: &str,
+    clock: ClockSource,
+    clocks: &VcpuClocks,
+) -> Result<(), TracingError> {
+    let is_asked = clock == ClockSource::Tsc;
     match clocks.other_speed().filter(|_| is_asked) {
         None => Ok(()),
         Some((vcpu, [khz, host_khz])) => Err(TracingError::ClockSpeed {
-            session: session.name.clone(),
+            session: session.to_owned(),
             vcpu,
             khz,
             host_khz,
