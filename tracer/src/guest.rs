@@ -101,13 +101,15 @@ pub trait Guest {
     /// Whether the vCPUs' counters can be other ones than the host's. Can take some milliseconds.
     fn has_own_clocks(&self) -> bool;
 
-    /// Measures the counter of each vCPU. From then on they are looked at again and again.
+    /// Measures the counter of each vCPU. From then on they are looked at again and again: by its own threads, or in pauses that are made
+    /// for something else.
     ///
     /// # Errors
     /// [`RegisterError`] when one cannot be read.
     fn measure_clocks(&self, stopped: &mut Self::Stopped<'_>) -> Result<(), RegisterError>;
 
-    /// Looks at the counters once more, so that nothing that was recorded before is in doubt.
+    /// Looks at the counters once more, so that nothing that was recorded before is in doubt. Of one that cannot be read that is said
+    /// where records end that nothing vouches for.
     fn check_clocks(&self, stopped: &mut Self::Stopped<'_>);
 
     /// Keeps the clock page at `at` in the window. When this returns, the page holds the time. `continues` when

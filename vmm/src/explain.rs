@@ -130,6 +130,7 @@ fn remedied(error: &TracingError) -> Option<String> {
         TracingError::OutputExists { .. } => "; --force replaces an older trace",
         TracingError::TooManyProbes { .. } => " (`probe remove`)",
         TracingError::Live(_) => "; use --patch-method quiesce",
+        TracingError::ClockSpeed { .. } => ": use --clock page, or none",
         _ if error.wants_debug_information() => {
             ": --symbols FILE gives an unstripped kernel that does"
         }

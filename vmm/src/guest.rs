@@ -17,7 +17,7 @@ use tracer::target::MemoryError;
 use tracer::waits::Waits;
 use vm_memory::{Bytes, VolatileMemory};
 
-use crate::clock::offset_is_applied;
+use crate::clock::{offset_is_applied, until_checked};
 use crate::host::clock_page::ClockThread;
 use crate::live::{Live, LiveError};
 use crate::machine::{Machine, PATIENCE};
@@ -29,8 +29,6 @@ use crate::vcpu::{AskVcpuError, Reply, Request, VcpuHandle};
 /// Readings of each vCPU's counter, of which the tightest counts. The host may take our CPU in any of them, but
 /// hardly in all.
 const SAMPLES: u32 = 16;
-/// Milliseconds until a counter is looked at again: what is recorded meanwhile is in doubt when it was set.
-const INTERVAL_MS: u64 = 1000;
 
 impl Guest for Machine {
     type Memory = Memory;
@@ -102,12 +100,13 @@ impl Guest for Machine {
         let clocks = Self::clocks(self);
         let mut relations = Vec::with_capacity(clocks.count());
         for vcpu in 0..Self::vcpus(self) {
-            if let Reply::Tsc(sample) = stopped.ask(vcpu, Request::ReadTsc(SAMPLES), PATIENCE)? {
-                relations.push(Relation::from(sample));
-            }
+            let reply = stopped.ask(vcpu, Request::ReadTsc(SAMPLES), PATIENCE)?;
+            relations.push(match reply {
+                Reply::Tsc(sample) => Some(Relation::from(sample)),
+                _ => None,
+            });
         }
-        let interval = INTERVAL_MS.saturating_mul(self.tsc_khz().into());
-        clocks.begin(&relations, interval);
+        clocks.begin(&relations, until_checked(self.tsc_khz()));
         Ok(())
     }
 
@@ -115,7 +114,9 @@ impl Guest for Machine {
         let clocks = Self::clocks(self);
         for vcpu in (0..Self::vcpus(self)).filter(|_| clocks.is_begun()) {
             match stopped.ask(vcpu, Request::ReadTsc(SAMPLES), PATIENCE) {
-                Ok(Reply::Tsc(sample)) => clocks.check(vcpu, sample),
+                Ok(Reply::Tsc(sample)) => {
+                    clocks.check(vcpu, sample);
+                }
                 Ok(_) => {}
                 Err(error) => log::debug!("the last times were not checked: {error}"),
             }

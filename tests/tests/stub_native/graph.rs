@@ -264,8 +264,9 @@ fn check_captures(
 fn check_counters(ground: &Ground, hits: &[u64], state: State, label: &str) {
     for profile in 0..ground.setup.profiles {
         for (number, expected) in (0..FUNCTIONS).zip(hits) {
-            let [found, total, own] = ground.counted(profile, number);
+            let [found, total, own, clamped] = ground.counted(profile, number);
             assert_eq!(found, *expected, "{label}: function {number}");
+            assert_eq!(clamped, 0, "{label}: function {number}");
             assert!(own <= total, "{label}: function {number}");
             let is_hooked = number == bodies::NESTED || number == RECURSIVE;
             let is_timed = ground.setup.clock == Clock::Tsc && state != State::NoRoom;

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use insn::jump::jump;
 use terms::addr::Gva;
 use terms::function::FunctionId;
+use tracer::clock::layout::COUNTER;
 use tracer::current_task::{CurrentTask, TaskFields};
 use tracer::ring::geometry::Geometry;
 use tracer::stub::cell::{CELL_BYTES, CellPlace, CpuStrategy, FORESEEN, HEAD, LIMIT, TracedCode};
 use tracer::stub::halt::{Halt, HaltRoutine, Halts, When};
 use tracer::stub::mirror::Mirror;
-use tracer::stub::profile::{HITS, OWN, Profile, TOTAL, TableLayout};
+use tracer::stub::profile::{CLAMPED, HITS, OWN, Profile, TOTAL, TableLayout};
 use tracer::stub::recorder::{Clock, Recorder};
 use tracer::stub::spec::{Hook, ReturnHook, SiteShape, StubSpec};
 use tracer::stub::task::routine::TaskRoutine;
@@ -284,8 +285,8 @@ impl Ground {
         }
     }
 
-    /// What a profile session has counted of a function: hits, total, self; over all vCPUs.
-    pub fn counted(&self, profile: u64, function: u32) -> [u64; 3] {
+    /// What a profile session has counted of a function: hits, total, self, times below zero; over all vCPUs.
+    pub fn counted(&self, profile: u64, function: u32) -> [u64; 4] {
         let vcpus = if self.place == Place::Shared {
             1
         } else {
@@ -297,7 +298,7 @@ impl Ground {
             self.word(entry.wrapping_add_signed(counter.into()))
                 .load(Ordering::SeqCst)
         };
-        [HITS, TOTAL, OWN].map(|counter| (0..vcpus).map(|vcpu| of(vcpu, counter)).sum())
+        [HITS, TOTAL, OWN, CLAMPED].map(|counter| (0..vcpus).map(|vcpu| of(vcpu, counter)).sum())
     }
 
     fn cell_place(&self, session: u64) -> CellPlace {
@@ -480,6 +481,11 @@ impl Ground {
     /// The word that records take their time from, with [`PAGE`].
     pub fn clock(&self) -> &AtomicU64 {
         self.word(self.base + CLOCK)
+    }
+
+    /// The word that profiles take theirs from.
+    pub fn counter(&self) -> &AtomicU64 {
+        self.word(self.base + CLOCK + COUNTER)
     }
 
     /// How often the body of a function was run.

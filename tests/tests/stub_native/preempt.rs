@@ -17,7 +17,7 @@ use tracer::stub::spec::ReturnHook;
 
 use crate::bodies::{LEAF, NESTED, PROLOGUE_TAIL, RECURSIVE, TAIL, VALUES};
 use crate::expected::{Seen, calls};
-use crate::ground::{FUNCTIONS, Ground, MIRROR_LOG2, RINGS_MAX, set_gs};
+use crate::ground::{FUNCTIONS, Ground, MIRROR_LOG2, PAGE, RINGS_MAX, set_gs};
 use crate::migration::{ONE_AT_A_TIME, TRAP_FLAG, catch_traps};
 use crate::random::Random;
 use crate::rings::{Heard, looked};
@@ -287,6 +287,41 @@ fn an_interrupt_before_any_instruction_may_use_the_stack_and_the_functions() {
     alone(|| {
         catch_traps(interrupted, libc::SA_ONSTACK);
         WAYS.map(setup).into_iter().for_each(interrupt_everywhere);
+    });
+}
+
+/// Has the clock page's time go back before each instruction of the ground.
+extern "C" fn time_goes_back(_: libc::c_int, _: *mut libc::siginfo_t, at: *mut libc::ucontext_t) {
+    let registers = context(at);
+    go_on_stepping(registers);
+    let rip = registers[libc::REG_RIP as usize].cast_unsigned();
+    if ground().code_range().contains(&rip) {
+        ground().counter().fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// It was once a call that takes no time.
+#[test]
+fn a_time_below_zero_is_counted_as_such() {
+    alone(|| {
+        catch_traps(time_goes_back, libc::SA_ONSTACK);
+        for (place, profiles) in [(Place::GsBelow, 1), (Place::GsFar, 2), (Place::Shared, 1)] {
+            for variant in [ReturnHook::Balanced, ReturnHook::Jmp, ReturnHook::Ret] {
+                let ground = Ground::with(Setup {
+                    sessions: Vec::new(),
+                    ..setup((place, variant, profiles, PAGE))
+                });
+                GROUND.store(std::ptr::from_ref(&ground).cast_mut(), Ordering::SeqCst);
+                ground.counter().store(1 << 40, Ordering::SeqCst);
+                (0..profiles).for_each(|profile| ground.switch_profile(profile, true));
+                step_through(VALUES, ground.stack_top(), NEVER, 0);
+                for profile in 0..profiles {
+                    let of = ground.counted(profile, VALUES);
+                    // Without calls inside, nothing is left of its zero for them.
+                    assert_eq!(of, [1, 0, 0, 1], "{place:?} {variant:?}");
+                }
+            }
+        }
     });
 }
 

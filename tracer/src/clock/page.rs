@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::layout;
 
-/// Stalls that are kept one by one.
+/// Stalls that are kept one by one; of older ones it is known how many there were.
 const STALLS_MAX: usize = 4096;
 
 /// Somebody who keeps the page until this is dropped.
@@ -89,7 +89,8 @@ impl Beats {
         (stalls.count, stalls.longest)
     }
 
-    /// The stalls after the first `seen` ones, as far as they are kept, and how many there are now.
+    /// The stalls after the first `seen` ones, as far as they are kept, and how many there are now: where these are more, the oldest
+    /// are not kept any more.
     #[must_use]
     pub fn since(&self, seen: u64) -> (Vec<Stall>, u64) {
         let stalls = self.lock();

@@ -5,6 +5,9 @@
 //! it is kicked out when it was in the guest all the time. That takes the vCPU some microseconds. Where ring 3 sees
 //! the host's counter whatever KVM says, there is nothing to look at.
 //!
+//! A look says no more than its bound: whoever was preempted in it for long has seen nothing of a smaller step. It vouches for
+//! what was recorded before only where it is about as sure as what was known ([`VcpuClocks::check`]).
+//!
 //! What lies between the last reading that agreed and the one that does not was timed by nobody knows which of
 //! the two: [`Reading::jumps`] tells readers of rings.
 
@@ -28,14 +31,26 @@ pub struct VcpuClocks {
     /// Whether a ring may have the times of any of them.
     is_shared: AtomicBool,
     known: Mutex<Vec<Known>>,
+    /// One that does not run as fast as the host's: which vCPU's, and the ticks of both in a millisecond.
+    other_speed: Mutex<Option<(u16, [u32; 2])>>,
 }
 
 /// What is known of one.
 #[derive(Debug, Clone, Copy, Default)]
 struct Known {
     relation: Option<Relation>,
+    /// The widest bound of a look that has vouched for it.
+    vouched: u64,
     jumps: Jumps,
 }
+
+/// A look vouches for a counter when its bound is at most so many times what is known of that.
+const ABOUT_AS_SURE: u64 = 4;
+/// Or this part of the time until the next one: a quarter of a millisecond of a second, less than what a host takes that gives the CPU
+/// to somebody else.
+const SURE_PART: u64 = 4096;
+/// After this part of that time a look is made again that was too vague.
+const AGAIN_PART: u64 = 8;
 
 /// How often a counter was not what it was taken for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -115,24 +130,27 @@ impl VcpuClocks {
             interval: AtomicU64::new(NEVER),
             is_shared: AtomicBool::new(false),
             known: Mutex::new(vec![Known::default(); usize::from(vcpus)]),
+            other_speed: Mutex::default(),
         }
     }
 
-    /// These are the counters. They are looked at again each `interval` ticks.
-    pub fn begin(&self, relations: &[Relation], interval: u64) {
-        let common = relations
-            .split_first()
-            .and_then(|(first, rest)| rest.iter().try_fold(*first, |both, next| both.and(next)));
+    /// These are the counters; none is of a vCPU whose counter cannot be read: it is taken for that of the others until it can
+    /// be, and nothing vouches for that. They are looked at again each `interval` ticks.
+    pub fn begin(&self, relations: &[Option<Relation>], interval: u64) {
+        let mut all = relations.iter().flatten();
+        let common = all
+            .next()
+            .and_then(|first| all.try_fold(*first, |both, next| both.and(next)));
         let mut known = self.lock();
         for (known, relation) in known.iter_mut().zip(relations) {
-            // The order of what different vCPUs record is exact when they have the same offset.
-            let (offset, bound) = common.map_or((relation.offset, relation.bound), |common| {
-                (common.offset, common.bound)
-            });
-            known.relation = Some(Relation {
-                offset,
-                bound,
-                ..*relation
+            known.relation = relation.map(|relation| {
+                // The order of what different vCPUs record is exact when they have the same offset.
+                let best = common.unwrap_or(relation);
+                Relation {
+                    offset: best.offset,
+                    bound: best.bound,
+                    ..relation
+                }
             });
         }
         drop(known);
@@ -154,66 +172,79 @@ impl VcpuClocks {
         self.interval.load(Ordering::Relaxed) != NEVER
     }
 
+    /// The counter of this vCPU makes so many ticks in a millisecond, and the host's so many: KVM multiplies what the guest
+    /// reads, so no offset relates the two.
+    pub fn runs_at(&self, vcpu: u16, khz: u32, host_khz: u32) {
+        let mut other = lock(&self.other_speed);
+        other.get_or_insert((vcpu, [khz, host_khz]));
+    }
+
+    /// One that does not run as the host's does, as [`Self::runs_at`] was told.
+    #[must_use]
+    pub fn other_speed(&self) -> Option<(u16, [u32; 2])> {
+        *lock(&self.other_speed)
+    }
+
     /// Whether it is time to look at the counter of this vCPU.
     #[must_use]
     pub fn is_due(&self, vcpu: u16) -> bool {
         let due = self.due.get(usize::from(vcpu));
-        let due = due.map_or(NEVER, |due| due.load(Ordering::Acquire));
+        due.is_some_and(|due| self.is_past(due.load(Ordering::Acquire)))
+    }
+
+    fn is_past(&self, due: u64) -> bool {
         due != NEVER && self.time.at_most() >= due
     }
 
-    /// The counter was read again.
-    pub fn check(&self, vcpu: u16, sample: Sample) {
+    /// The vCPU at whose counter nobody has looked for the longest, of those for which it is time: for who looks at
+    /// one after the other.
+    #[must_use]
+    pub fn most_due(&self) -> Option<u16> {
+        let due = self.due.iter().map(|due| due.load(Ordering::Acquire));
+        let due = (0..).zip(due).filter(|(_, due)| self.is_past(*due));
+        due.min_by_key(|(_, due)| *due).map(|(vcpu, _)| vcpu)
+    }
+
+    /// The counter of this vCPU could not be read: it is looked at again when the others have been.
+    pub fn put_off(&self, vcpu: u16) {
+        self.is_next_at(vcpu, self.time.counter(), 1);
+    }
+
+    /// It is to be looked at again when the `part`th part of the interval is over.
+    fn is_next_at(&self, vcpu: u16, now: u64, part: u64) {
         let interval = self.interval.load(Ordering::Relaxed);
         if let Some(due) = self.due.get(usize::from(vcpu))
             && interval != NEVER
         {
-            due.store(sample.after.saturating_add(interval), Ordering::Release);
+            due.store(now.saturating_add(interval / part), Ordering::Release);
         }
+    }
+
+    /// The counter was read again. What was recorded before is vouched for by a reading that is about as sure as what is known, or
+    /// sure enough: one that is too vague to tell says nothing of it, and is made again soon.
+    ///
+    /// Says whether the counter was found to have been set.
+    pub fn check(&self, vcpu: u16, sample: Sample) -> bool {
         let fresh = Relation::from(sample);
         let mut all = self.lock();
-        let index = usize::from(vcpu);
-        let Some(Known {
-            relation: Some(before),
-            jumps,
-        }) = all.get(index).copied()
-        else {
-            return;
+        let known = all.get(usize::from(vcpu)).copied();
+        let Some(known) = known.filter(|_| self.is_begun()) else {
+            return false;
         };
-        let now = if before.and(&fresh).is_some() {
-            Known {
-                relation: Some(Relation {
-                    measured: fresh.measured,
-                    ..before
-                }),
-                jumps,
-            }
-        } else {
-            let moved = fresh.ahead_of(&before);
-            log::warn!(
-                "the clock of vCPU {vcpu} was set: it is {moved} ticks from where it was; \
-                 times from about then are in doubt"
-            );
-            // Set to what another has: then they are the same.
-            let others = all.iter().filter_map(|known| known.relation);
-            let same = others
-                .filter(|other| other.and(&before).is_none())
-                .find(|other| other.and(&fresh).is_some());
-            let relation = same.map_or(fresh, |same| Relation {
-                measured: fresh.measured,
-                ..same
-            });
-            Known {
-                relation: Some(relation),
-                jumps: Jumps {
-                    sets: jumps.sets + 1,
-                    ..jumps
-                },
-            }
+        let before = known.relation.unwrap_or_else(|| taken_for(&all));
+        let sure = before.bound.saturating_mul(ABOUT_AS_SURE);
+        let sure = sure.max(self.interval.load(Ordering::Relaxed) / SURE_PART);
+        let agrees = before.and(&fresh).is_some();
+        let (now, part) = match (agrees, fresh.bound <= sure) {
+            (true, true) => (known.seen(before, &fresh), 1),
+            (true, false) => (known, AGAIN_PART),
+            (false, _) => (known.set(vcpu, &before, &fresh, &all), 1),
         };
-        if let Some(known) = all.get_mut(index) {
+        if let Some(known) = all.get_mut(usize::from(vcpu)) {
             *known = now;
         }
+        self.is_next_at(vcpu, sample.after, part);
+        !agrees
     }
 
     /// So many ticks were hidden from the guest, and the counter of this vCPU could not be set back by them: it is ahead of
@@ -242,11 +273,13 @@ impl VcpuClocks {
 
     fn of_one(&self, vcpu: u16) -> Reading {
         let now = self.time.counter();
-        let known = self.lock().get(usize::from(vcpu)).copied();
+        let all = self.lock();
+        let known = all.get(usize::from(vcpu)).copied();
         let known = known.unwrap_or_default();
-        let Some(relation) = known.relation else {
+        if known.relation.is_none() && !self.is_begun() {
             return Reading::exact(now);
-        };
+        }
+        let relation = known.relation.unwrap_or_else(|| taken_for(&all));
         Reading {
             moment: Moment {
                 now,
@@ -279,8 +312,10 @@ impl VcpuClocks {
         let known = self.lock();
         let relations = || known.iter().filter_map(|known| known.relation);
         let first = relations().next();
+        let bounds = relations().map(|one| one.bound);
+        let bounds = bounds.chain(known.iter().map(|known| known.vouched));
         Summary {
-            bound: relations().map(|one| one.bound).max().unwrap_or_default(),
+            bound: bounds.max().unwrap_or_default(),
             jumps: known
                 .iter()
                 .fold(Jumps::default(), |sum, known| sum.and(known.jumps)),
@@ -313,7 +348,64 @@ impl VcpuClocks {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.known)
+    }
+}
+
+/// What is under a lock, also after a thread failed that had it: each is written at once.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a counter is taken for that could not be read: another vCPU's, since those of most guests are alike, or the host's.
+fn taken_for(all: &[Known]) -> Relation {
+    let other = all.iter().find_map(|known| known.relation);
+    let (offset, bound) = other.map_or((0, 0), |other| (other.offset, other.bound));
+    Relation {
+        offset,
+        bound,
+        // Nobody has seen it.
+        measured: 0,
+    }
+}
+
+impl Known {
+    /// It was found to be what it was `before`.
+    fn seen(self, before: Relation, fresh: &Relation) -> Self {
+        Self {
+            relation: Some(Relation {
+                measured: fresh.measured,
+                ..before
+            }),
+            vouched: self.vouched.max(fresh.bound),
+            ..self
+        }
+    }
+
+    /// It was found to be another one than `before`, beside `all`.
+    fn set(self, vcpu: u16, before: &Relation, fresh: &Relation, all: &[Self]) -> Self {
+        let moved = fresh.ahead_of(before);
+        log::warn!(
+            "the clock of vCPU {vcpu} was set: it is {moved} ticks from where it was; \
+             times from about then are in doubt"
+        );
+        // Set to what another has: then they are the same.
+        let others = all.iter().filter_map(|known| known.relation);
+        let same = others
+            .filter(|other| other.and(before).is_none())
+            .find(|other| other.and(fresh).is_some());
+        let relation = same.map_or(*fresh, |same| Relation {
+            measured: fresh.measured,
+            ..same
+        });
+        Self {
+            relation: Some(relation),
+            jumps: Jumps {
+                sets: self.jumps.sets + 1,
+                ..self.jumps
+            },
+            ..self
+        }
     }
 }
 
@@ -337,7 +429,7 @@ mod tests {
             bound: 1,
             measured: 1,
         };
-        clocks.begin(&[relation(0), relation(1000)], 1 << 40);
+        clocks.begin(&[Some(relation(0)), Some(relation(1000))], 1 << 40);
         assert!(!clocks.of(0).is_mixed);
         clocks.share();
         assert!(clocks.of(0).is_mixed);
@@ -353,11 +445,13 @@ mod tests {
         }
     }
 
+    const INTERVAL: u64 = 1 << 22;
+
     fn clocks(offsets: &[u64]) -> VcpuClocks {
         let clocks = VcpuClocks::new(u16::try_from(offsets.len()).unwrap(), HOST);
-        let at = |(width, offset): (u64, &u64)| Relation::from(sample(1000, *offset, width));
-        let relations: Vec<Relation> = (500..).step_by(90).zip(offsets).map(at).collect();
-        clocks.begin(&relations, 1 << 62);
+        let at = |(width, offset): (u64, &u64)| Some(sample(1000, *offset, width).into());
+        let relations: Vec<Option<Relation>> = (500..).step_by(90).zip(offsets).map(at).collect();
+        clocks.begin(&relations, INTERVAL);
         clocks
     }
 
@@ -451,11 +545,95 @@ mod tests {
         assert_eq!(unknown.of(0).moment.offset, 0);
     }
 
+    /// It was once taken for a proof that nothing had been set, whatever the reading could have told.
+    #[test]
+    fn a_check_that_is_too_vague_to_tell_vouches_for_nothing() {
+        let clocks = clocks(&[40, 40]);
+        let before = clocks.of(0);
+        let vague = sample(9000, 40 + 100_000, 4 << 20);
+        clocks.check(0, vague);
+        let after = clocks.of(0);
+        assert_eq!((after.checked, after.jumps), (1000, Jumps::default()));
+        assert_eq!(after.moment, before.moment);
+        assert_eq!(clocks.of_any().checked, 1000);
+        assert_eq!(clocks.summary().bound, before.moment.bound);
+        // It is made again before it is time for the others.
+        let due = |vcpu: usize| clocks.due[vcpu].load(Ordering::Acquire);
+        assert_eq!(due(0), vague.after + INTERVAL / AGAIN_PART);
+        // A sure one sees what had been set.
+        clocks.check(0, sample(8 << 20, 40 + 100_000, 100));
+        assert_eq!(clocks.of(0).jumps.sets, 1);
+        assert_eq!(due(0), (8 << 20) + 100 + INTERVAL);
+        // However vague it is, what it contradicts was set.
+        clocks.check(1, sample(9 << 20, 1 << 40, 4 << 20));
+        assert_eq!(clocks.of(1).jumps.sets, 1);
+    }
+
+    #[test]
+    fn a_check_vouches_within_its_bound_which_is_told() {
+        let clocks = clocks(&[40, 40]);
+        let bound = clocks.summary().bound;
+        // As much as four times what is known, or some thousandth of the interval.
+        let most = (4 * bound).max(INTERVAL / SURE_PART);
+        clocks.check(0, sample(8000, 40, 2 * most + 2));
+        assert_eq!(clocks.of(0).checked, 1000);
+        clocks.check(0, sample(9000, 40, 2 * most));
+        assert_eq!((clocks.of(0).checked, clocks.summary().bound), (9000, most));
+        assert_eq!(clocks.of(0).moment.bound, bound, "no less is known");
+    }
+
+    /// It was once at the host's, so that all of them were said to differ.
+    #[test]
+    fn a_counter_that_cannot_be_read_is_unknown_and_no_other_one() {
+        let clocks = VcpuClocks::new(3, HOST);
+        let at = |offset| Some(Relation::from(sample(1000, offset, 10)));
+        clocks.begin(&[None, at(5000), at(5000)], INTERVAL);
+        assert!(!clocks.summary().do_differ && !clocks.of_any().is_mixed);
+        assert_eq!(clocks.of_any().checked, 1000);
+        let [unknown, other] = [0, 1].map(|vcpu| clocks.of(vcpu));
+        assert_eq!((unknown.checked, other.checked), (0, 1000));
+        assert_eq!(unknown.moment, other.moment);
+        // It can be read again, and is what it was taken for.
+        clocks.check(0, sample(7000, 5000, 10));
+        let known = clocks.of(0);
+        assert_eq!((known.checked, known.jumps), (7000, Jumps::default()));
+        // Or is not.
+        clocks.begin(&[None, at(5000), at(5000)], INTERVAL);
+        clocks.check(0, sample(7000, 1 << 33, 10));
+        assert_eq!(clocks.of(0).jumps.sets, 1);
+        assert!(clocks.summary().do_differ);
+        // None of them could be.
+        clocks.begin(&[None; 3], INTERVAL);
+        let none = clocks.of(2);
+        assert_eq!((none.moment.offset, none.checked), (0, 0));
+    }
+
+    #[test]
+    fn who_looks_at_one_after_the_other_takes_the_one_that_waits_for_the_longest() {
+        let clocks = VcpuClocks::new(3, HOST);
+        assert_eq!(clocks.most_due(), None);
+        clocks.begin(&[None; 3], 0);
+        // In the past of the host whose time stands still.
+        for (vcpu, at) in [(0, 700), (1, 300), (2, 500)] {
+            clocks.check(vcpu, sample(at, 0, 1));
+        }
+        assert_eq!(clocks.most_due(), Some(1));
+        clocks.put_off(1);
+        assert_eq!(clocks.most_due(), Some(2));
+        clocks.check(2, sample(1 << 62, 0, 1));
+        assert_eq!(clocks.most_due(), Some(0));
+        clocks.check(0, sample(1 << 62, 0, 1));
+        assert_eq!(clocks.most_due(), Some(1), "that can be read by now");
+        clocks.check(1, sample(1 << 62, 0, 1));
+        assert_eq!(clocks.most_due(), None);
+    }
+
     #[test]
     fn each_is_due_after_the_interval() {
-        let clocks = clocks(&[0]);
+        let clocks = VcpuClocks::new(1, HOST);
+        clocks.begin(&[Some(sample(1, 0, 1).into())], 1);
         assert!(!clocks.is_due(0));
-        clocks.begin(&[Relation::from(sample(1, 0, 1))], 0);
+        clocks.begin(&[Some(sample(1, 0, 1).into())], 0);
         assert!(clocks.is_due(0));
     }
 }

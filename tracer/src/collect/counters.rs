@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::session::SessionMemory;
 use crate::stub::cell::LIMIT;
-use crate::stub::profile::{HITS, OWN, TOTAL, TableLayout};
+use crate::stub::profile::{CLAMPED, HITS, OWN, TOTAL, TableLayout};
 use terms::addr::Gpa;
 use terms::function::FunctionId;
 
@@ -21,6 +21,8 @@ pub struct Counters {
     pub total: u64,
     /// Those without the ticks of profiled calls inside.
     pub own: u64,
+    /// Times of either kind that were below zero and count as zero.
+    pub clamped: u64,
 }
 
 /// The counters of one session, in guest memory that stays mapped for as long as this lives.
@@ -72,6 +74,7 @@ impl CounterTable {
             sum.hits = sum.hits.saturating_add(self.word(entry, HITS));
             sum.total = sum.total.saturating_add(self.word(entry, TOTAL));
             sum.own = sum.own.saturating_add(self.word(entry, OWN));
+            sum.clamped = sum.clamped.saturating_add(self.word(entry, CLAMPED));
         }
         sum
     }
@@ -132,17 +135,19 @@ mod tests {
             };
             for (number, hits) in (0..).zip([3u64, 40, 500, 6000]) {
                 let cell = base(bases[number]).0.wrapping_add_signed(distance);
-                let entry =
-                    cell + layout.displacement(FunctionId(7)) + u64::from(HITS.unsigned_abs());
-                let at = table.wrapping_add(entry);
-                guest
-                    .target()
-                    .write_window(at, &hits.to_le_bytes())
-                    .unwrap();
+                let entry = cell + layout.displacement(FunctionId(7));
+                for (offset, count) in [(HITS, hits), (CLAMPED, 2 * hits)] {
+                    let at = table.wrapping_add(entry + u64::from(offset.unsigned_abs()));
+                    guest
+                        .target()
+                        .write_window(at, &count.to_le_bytes())
+                        .unwrap();
+                }
             }
             let memory: Arc<dyn SharedMemory> = Arc::new(guest.memory().clone());
             let counters = CounterTable::new(memory, place, layout);
-            assert_eq!(counters.of(FunctionId(7)).hits, 43, "{bases:?}");
+            let Counters { hits, clamped, .. } = counters.of(FunctionId(7));
+            assert_eq!((hits, clamped), (43, 86), "{bases:?}");
         }
     }
 }

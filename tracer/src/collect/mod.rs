@@ -371,6 +371,7 @@ impl SharedDrain {
             // What was the session's may be somebody else's by now.
             return Err(self.stood());
         }
+        drain.is_over = true;
         drain.end_output();
         let (doubts, until_ns) = (drain.doubts(), drain.recorded_until_ns());
         let room = drain.waits().map(|waits| Arc::clone(waits.room()));

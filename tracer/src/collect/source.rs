@@ -101,6 +101,13 @@ impl Source {
         doubts.add(TimeDoubt::NotSetBack, jumps.not_set_back);
         doubts
     }
+
+    /// Whether nobody has looked at the ring's clock since the newest of its records was made: asked when there are no more, and
+    /// counted by then.
+    pub fn is_unchecked(&self) -> bool {
+        self.trust
+            .leaves_unchecked(&self.reader, self.timeline.last().bound)
+    }
 }
 
 /// Up to where the clock of a ring was what it was taken for.
@@ -110,6 +117,8 @@ struct Trust {
     jumps: Jumps,
     /// When the clock was seen to be right.
     checked: u64,
+    /// When it was seen at all, as of the last look.
+    seen: u64,
     /// The last look.
     looked: u64,
     /// Records that were delivered before the clock was seen to be right.
@@ -122,6 +131,7 @@ impl Trust {
             jumps_before: reading.jumps,
             jumps: reading.jumps,
             checked: reading.checked,
+            seen: reading.checked,
             looked: reading.moment.now,
             sure: 0,
         }
@@ -141,6 +151,14 @@ impl Trust {
             (self.sure, self.checked) = (delivered, reading.checked);
         }
         (self.jumps, self.looked) = (reading.jumps, reading.moment.now);
+        self.seen = reading.checked;
+    }
+
+    /// A record is no newer than its time, but for what is not known of the clock.
+    fn leaves_unchecked(&self, reader: &RingReader, bound: u64) -> bool {
+        let newest = reader.times.last();
+        let has_time = reader.delivered() > 0 && reader.times.is_timed();
+        has_time && newest.saturating_sub(bound) > self.seen
     }
 }
 
@@ -397,6 +415,29 @@ mod tests {
         assert_eq!(ring.wrong(), (0, 0), "the distance is known");
         let jumps = ring.trust.jumps.after(ring.trust.jumps_before);
         assert_eq!((jumps.sets, jumps.not_set_back), (0, 1));
+    }
+
+    /// It was once said nowhere: of a guest that has gone nobody knows what became of its clock.
+    #[test]
+    fn records_after_the_last_check_are_unchecked() {
+        let is_unchecked = |ring: &Ring| {
+            let bound = ring.known.moment.bound;
+            ring.trust.leaves_unchecked(&ring.reader, bound)
+        };
+        let mut ring = checked();
+        assert!(is_unchecked(&ring), "seven were made after it");
+        ring.check(3);
+        ring.read();
+        assert!(!is_unchecked(&ring));
+        ring.now += 1 << 30;
+        ring.read();
+        assert!(!is_unchecked(&ring), "none has come since");
+        ring.make(1, 1000);
+        ring.read();
+        assert!(is_unchecked(&ring));
+        assert_eq!(ring.doubted(), 0, "no record is known to be wrong");
+        // None at all.
+        assert!(!is_unchecked(&Ring::new(40, measured(40, 3, 3))));
     }
 
     #[test]

@@ -236,7 +236,8 @@ pub struct RingReader {
     head: Position,
     pending: Pending,
     waiting_since: Option<u64>,
-    times: Times,
+    /// Of what was delivered.
+    pub(crate) times: Times,
     lost_word: u64,
     delivered: u64,
     losses: Losses,

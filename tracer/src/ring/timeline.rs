@@ -161,7 +161,7 @@ impl Timeline {
 /// was interrupted in between, and the time of the one before it is as true for it as its own. But nobody
 /// is interrupted for half a round, and nothing was recorded before the beginning: such a time is impossible.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Times {
+pub(crate) struct Times {
     last: u64,
     is_timed: bool,
 }

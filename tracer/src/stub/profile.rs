@@ -16,6 +16,9 @@
 //! during each call. That is exact only for calls that no other profiled thread preempts and that are
 //! not migrated; hits and totals always are. A function that is entered by a tail jump is counted, and its
 //! time is that of the function whose return is hooked. Where the vCPUs cannot be told apart, self is not known.
+//!
+//! A time below zero counts as zero, and is counted as such: a total where the clock went back during the call (those of two vCPUs
+//! need not be alike), and a self time of a call that was migrated or in which another thread was.
 
 use insn::asm::registers::{gpr32, gpr64};
 use insn::asm::{
@@ -39,6 +42,8 @@ pub const HITS: i32 = 0;
 pub const TOTAL: i32 = 8;
 /// Offset of those without the ticks of profiled calls inside.
 pub const OWN: i32 = 16;
+/// Offset of how many times, of either kind, were below zero and count as zero.
+pub const CLAMPED: i32 = 24;
 
 /// Where the entries of a table lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -134,10 +139,19 @@ impl Profile {
     }
 
     fn emit_hit(&self, a: &mut CodeAssembler, access: CellAccess) -> Result<(), IcedError> {
+        self.emit_one_more(a, access, HITS)
+    }
+
+    fn emit_one_more(
+        &self,
+        a: &mut CodeAssembler,
+        access: CellAccess,
+        counter: i32,
+    ) -> Result<(), IcedError> {
         if access.is_shared() {
-            a.lock().inc(self.counter(access, HITS))
+            a.lock().inc(self.counter(access, counter))
         } else {
-            a.inc(self.counter(access, HITS))
+            a.inc(self.counter(access, counter))
         }
     }
 
@@ -217,17 +231,33 @@ impl Profile {
         a.test(r11, r11)?;
         a.je(out)?;
         self.emit_time(a)?;
-        emit_less(a, rax, |a| a.sub(rax, r11))?;
         a.mov(gpr32::r9d, PLACE_ENTRY)?;
+        self.emit_less(a, access, rax, |a| a.sub(rax, r11))?;
         self.emit_add(a, access, TOTAL, rax)?;
         if !access.is_shared() {
             a.mov(r11, rax)?;
-            emit_less(a, r11, |a| a.sub(r11, access.word(CHILD)))?;
+            self.emit_less(a, access, r11, |a| a.sub(r11, access.word(CHILD)))?;
             self.emit_add(a, access, OWN, r11)?;
             a.add(rax, qword_ptr(WORD + self.saved))?;
             a.mov(access.word(CHILD), rax)?;
         }
         a.set_label(&mut out)
+    }
+
+    /// A subtraction from `register` that stops at 0, which is counted then.
+    fn emit_less(
+        &self,
+        a: &mut CodeAssembler,
+        access: CellAccess,
+        register: AsmRegister64,
+        subtract: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedError>,
+    ) -> Result<(), IcedError> {
+        let mut fits = a.create_label();
+        subtract(a)?;
+        a.jae(fits)?;
+        a.xor(register, register)?;
+        self.emit_one_more(a, access, CLAMPED)?;
+        a.set_label(&mut fits)
     }
 
     /// Leaves the time in rax; changes rdx.
@@ -243,19 +273,6 @@ impl Profile {
             Clock::None => a.xor(gpr32::eax, gpr32::eax),
         }
     }
-}
-
-/// A subtraction from `register` that stops at 0; changes rdx.
-fn emit_less(
-    a: &mut CodeAssembler,
-    register: AsmRegister64,
-    subtract: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedError>,
-) -> Result<(), IcedError> {
-    use gpr64::rdx;
-    subtract(a)?;
-    a.sbb(rdx, rdx)?;
-    a.not(rdx)?;
-    a.and(register, rdx)
 }
 
 #[cfg(test)]

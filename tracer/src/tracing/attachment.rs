@@ -15,6 +15,7 @@ use crate::text::sites::as_linked::starts;
 
 use super::TracingError;
 use super::carry_out::Patching;
+use super::checks::check_speed;
 use super::phases::Phases;
 use super::place::{TextSample, check_place, is_where_loaded};
 use super::remarks::Remarks;
@@ -164,6 +165,8 @@ impl Attachment {
         is_measured: bool,
     ) -> Result<Made, TracingError> {
         let clock = self.time.begin(guest, stopped, is_measured)?;
+        let session = self.sessions.at(index)?;
+        check_speed(&session.name, session.options.clock, guest.clocks())?;
         let (page, _) = self
             .engine
             .foothold()

@@ -1,5 +1,6 @@
 //! What a session's options must be, before anything is made for it.
 
+use crate::clock::VcpuClocks;
 use crate::guest_kind;
 use crate::ring::geometry::Geometry;
 use crate::ring::reader::Mode;
@@ -142,6 +143,27 @@ pub(super) fn check_numbers(options: &SessionOptions) -> Result<(), TracingError
     match options.record_bytes.filter(|bytes| !is_possible(bytes)) {
         Some(bytes) => Err(TracingError::RecordBytes(bytes)),
         None => Ok(()),
+    }
+}
+
+/// Whether the times of a session can be had: those that it takes from the vCPUs' counters only where these run as the host's does.
+///
+/// # Errors
+/// [`TracingError::ClockSpeed`].
+pub(super) fn check_speed(
+    session: &str,
+    clock: ClockSource,
+    clocks: &VcpuClocks,
+) -> Result<(), TracingError> {
+    let is_asked = clock == ClockSource::Tsc;
+    match clocks.other_speed().filter(|_| is_asked) {
+        None => Ok(()),
+        Some((vcpu, [khz, host_khz])) => Err(TracingError::ClockSpeed {
+            session: session.to_owned(),
+            vcpu,
+            khz,
+            host_khz,
+        }),
     }
 }
 

@@ -82,6 +82,21 @@ pub enum TracingError {
         /// How many there are.
         vcpus: u16,
     },
+    /// Times are to be taken from counters that have nothing to do with the host's.
+    #[error(
+        "session '{session}' cannot take times from the guest's counters (tsc): that of vCPU {vcpu} makes {khz} ticks in a millisecond, the host's \
+         {host_khz}, which its VMM has KVM make up for"
+    )]
+    ClockSpeed {
+        /// The session.
+        session: String,
+        /// The vCPU.
+        vcpu: u16,
+        /// Ticks of its counter in a millisecond.
+        khz: u32,
+        /// Ticks of the host's.
+        host_khz: u32,
+    },
     /// Some vCPUs are to be recorded where nobody can tell them apart.
     #[error(
         "session '{session}' cannot record only some vCPUs: their stubs write to one ring (`status` says why): read the trace of all"

@@ -28,4 +28,8 @@ pub struct ProfiledFunction {
     /// Time without that of profiled calls inside; absent where the vCPUs cannot be told apart.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub self_ns: Option<u64>,
+    /// Times, of either kind, that were below zero and count as zero: the clock went back during a call, or another thread's calls were
+    /// taken for some inside.
+    #[serde(default)]
+    pub clamped: u64,
 }

@@ -20,23 +20,32 @@ pub enum TimeDoubt {
     Set,
     /// No record, but a clock that could not be set back by the waits that were to be hidden from the guest.
     NotSetBack,
+    /// No record, but a clock that could not be looked at after the last records that it has timed.
+    Unchecked,
+    /// No record, but a stall of the clock page of which nothing is known but that it was.
+    Stalled,
 }
 
 impl TimeDoubt {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Late,
         Self::Impossible,
         Self::Moved,
         Self::Mixed,
         Self::Set,
         Self::NotSetBack,
+        Self::Unchecked,
+        Self::Stalled,
     ];
 
     /// Whether it is records that are counted.
     #[must_use]
     pub const fn is_of_records(self) -> bool {
-        !matches!(self, Self::Set | Self::NotSetBack)
+        !matches!(
+            self,
+            Self::Set | Self::NotSetBack | Self::Unchecked | Self::Stalled
+        )
     }
 
     /// What reports say of it.
@@ -58,6 +67,12 @@ impl TimeDoubt {
             Self::Set => "× the clock of a vCPU had been set, or had run away from the host's",
             Self::NotSetBack => {
                 "× the clock of a vCPU could not be set back by what was hidden: the guest has seen that wait"
+            }
+            Self::Unchecked => {
+                "× the clock of a vCPU could not be looked at after its last records: whether it had been set by then is not known"
+            }
+            Self::Stalled => {
+                "× the clock had stood still, when and for how long is not known: so many are not kept"
             }
         }
     }
@@ -139,7 +154,7 @@ mod tests {
         let mut twice = doubts;
         twice.add_all(&doubts);
         let counts: Vec<u64> = twice.notes().iter().map(|note| note.count).collect();
-        assert_eq!(counts, [2, 4, 6, 8, 10, 12]);
+        assert_eq!(counts, [2, 4, 6, 8, 10, 12, 14, 16]);
         assert_eq!(twice.records(), 20, "a clock is no record");
         let text = doubts.notes()[1].to_string();
         assert!(text.starts_with("2 records had impossible times"), "{text}");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use terms::addr::{Gpa, Gva};
 use terms::region::Region;
 use tracer::clock::page::{Beat, Beats, ClockPage};
-use tracer::clock::{Relation, RunClock, Sample, VcpuClocks};
+use tracer::clock::{RunClock, VcpuClocks};
 use tracer::guest::{Guest, LiveGuest, NoClockPage, NotLive, Pauses, RegisterError, StopError};
 use tracer::host_events::HostEvents;
 use tracer::target::{
@@ -14,12 +14,12 @@ use tracer::target::{
     WindowMemory,
 };
 
-use super::error::ForeignError;
+use super::counters::{self, Counter};
 use super::machine::Foreign;
 use super::memory::ForeignMemory;
 use super::stopped::ForeignStopped;
 use super::window::ForeignWindow;
-use crate::clock::{host_tsc, offset_is_applied};
+use crate::clock::{host_speed, offset_is_applied};
 use crate::host::clock_page::ClockThread;
 use crate::running::Running;
 use crate::vcpu::cpu_time::CpuTime;
@@ -94,48 +94,30 @@ impl Guest for Foreign {
     }
 
     fn has_own_clocks(&self) -> bool {
-        offset_is_applied()
+        let has_own = offset_is_applied();
+        if has_own {
+            // Tried now, where no guest stands still for it.
+            let _ = host_speed();
+        }
+        has_own
     }
 
     fn measure_clocks(&self, _: &mut ForeignStopped<'_>) -> Result<(), RegisterError> {
-        let mut relations = Vec::new();
-        for vcpu in 0..Guest::vcpus(self) {
-            let offset = self.with_parked(vcpu, |parked, until| parked.tsc_offset(until));
-            // What it has recorded is over: any clock will do.
-            let offset = match offset {
-                Err(ForeignError::Closed { .. }) => 0,
-                offset => offset?,
-            };
-            relations.push(Relation {
-                offset,
-                // KVM's own word: there is nothing to be unsure of.
-                bound: 0,
-                measured: host_tsc(),
-            });
-        }
-        Self::clocks(self).begin(&relations, u64::MAX);
-        Ok(())
+        let read = |vcpu| {
+            self.with_parked(vcpu, |parked, until| {
+                Ok(Counter {
+                    offset: parked.tsc_offset(until)?,
+                    khz: parked.tsc_khz(until)?,
+                })
+            })
+        };
+        let (clocks, khz) = (Self::clocks(self), self.tsc_khz());
+        Ok(counters::begin(clocks, host_speed(), khz, read)?)
     }
 
     fn check_clocks(&self, _: &mut ForeignStopped<'_>) {
-        let clocks = Self::clocks(self);
-        for vcpu in (0..Guest::vcpus(self)).filter(|_| clocks.is_begun()) {
-            match self.with_parked(vcpu, |parked, until| parked.tsc_offset(until)) {
-                Ok(offset) => {
-                    let now = host_tsc();
-                    let guest = now.wrapping_add(offset);
-                    clocks.check(
-                        vcpu,
-                        Sample {
-                            before: now,
-                            guest,
-                            after: now,
-                        },
-                    );
-                }
-                Err(error) => log::debug!("the last times were not checked: {error}"),
-            }
-        }
+        let read = |vcpu| self.with_parked(vcpu, |parked, until| parked.tsc_offset(until));
+        counters::look_at_all(Self::clocks(self), read);
     }
 
     fn keep_clock_page(

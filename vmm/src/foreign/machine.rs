@@ -16,6 +16,7 @@ use tracer::target::{PhysicalMemory, VcpuRegisters};
 
 use super::again::{Nested, until_outside};
 use super::backing::map_all;
+use super::counters;
 use super::error::ForeignError;
 use super::kernel_watch::KernelWatch;
 use super::lock;
@@ -262,7 +263,7 @@ impl Foreign {
         self.kernel = KernelWatch::of(self, kernel);
     }
 
-    /// Looks, now and then, whether the kernel still runs. True when it does not.
+    /// Looks, now and then, whether the kernel still runs, and at a counter. True when it does not.
     pub(crate) fn has_lost_kernel(&mut self) -> bool {
         let due = self.kernel.take_if(|kernel| kernel.is_due());
         let Some(mut kernel) = due else {
@@ -273,6 +274,8 @@ impl Foreign {
             Ok(registers) => {
                 let vcpus: Vec<_> = registers.iter().map(VcpuRegisters::from).collect();
                 self.is_replaced = kernel.look(self.ram.memory().ram(), &vcpus);
+                let read = |vcpu| self.with_parked(vcpu, |one, until| one.tsc_offset(until));
+                counters::look(&self.clocks, read);
                 self.release();
                 // Who is held anyway has not been paused for it.
                 if self.hold.borrow().holders == 0 {

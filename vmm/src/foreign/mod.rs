@@ -8,6 +8,7 @@ mod backends;
 mod backing;
 mod closed;
 mod command_line;
+mod counters;
 pub mod error;
 pub mod guest;
 mod held;

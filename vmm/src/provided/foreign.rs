@@ -95,7 +95,7 @@ impl Provider for Foreign {
         self.all_memory().memory().mapped()
     }
 
-    /// Each look costs the guest a pause; the last one, at the end, tells whether a counter was set.
+    /// They are looked at in the pauses that [`Self::look`] makes: no vCPU leaves the guest by itself for us.
     fn nudge_for_clocks(&self) {}
 
     /// Its console is its VMM's.

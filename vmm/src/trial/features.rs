@@ -123,6 +123,14 @@ pub fn tsc_offset_is_virtualised() -> Result<bool, TrialError> {
     Ok((before..=after).contains(&value))
 }
 
+/// Ticks in a millisecond of a counter that nobody has asked to run otherwise: the host's.
+///
+/// # Errors
+/// As [`ring0_speed`].
+pub fn tsc_khz() -> Result<u32, TrialError> {
+    Ok(run(Trial::of(REPORT_TSC, Ring::User))?.tsc_khz)
+}
+
 /// Whether `rdtsc` goes back when KVM is asked to set the vCPU's counter back, in ring 0 and in ring 3.
 ///
 /// # Errors

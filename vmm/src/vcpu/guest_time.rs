@@ -93,7 +93,9 @@ impl GuestTime {
     pub(super) fn check(&self, fd: &VcpuFd) {
         let vcpu = self.vcpu;
         match self.read(fd, CHECK_SAMPLES) {
-            Ok(sample) => self.clocks.check(vcpu, sample),
+            Ok(sample) => {
+                self.clocks.check(vcpu, sample);
+            }
             Err(error) => log::debug!("vCPU {vcpu}: its counter is not read: {error}"),
         }
     }

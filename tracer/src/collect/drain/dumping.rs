@@ -3,6 +3,7 @@
 use std::sync::MutexGuard;
 
 use trace::crew::Alone;
+use trace::doubt::TimeDoubt;
 use trace::export::uftrace::ExportError;
 use trace::stream::Origin;
 
@@ -38,6 +39,8 @@ pub struct Dump {
     from_ns: u64,
     until_ns: u64,
     held: Option<LostWhenHeld>,
+    /// Stalls of the clock page of its time that are not kept any more.
+    forgotten_stalls: u64,
 }
 
 impl Dump {
@@ -55,6 +58,7 @@ impl Dump {
             from_ns,
             until_ns,
             held,
+            forgotten_stalls,
         } = self;
         while let Some(batch) = copied.next(from_ns) {
             output.append(batch);
@@ -62,7 +66,9 @@ impl Dump {
             meanwhile();
         }
         let (records, lost) = copied.counted();
-        let written = output.finish(&copied.doubts(), until_ns)?;
+        let mut doubts = copied.doubts();
+        doubts.add(TimeDoubt::Stalled, forgotten_stalls);
+        let written = output.finish(&doubts, until_ns)?;
         let dir = written.map_or_else(String::new, |one| one.directory.display().to_string());
         let dumped = Dumped {
             dir,
@@ -162,7 +168,7 @@ impl Dumping<'_> {
         let forgotten = self.drain.off_times.forgotten();
         let forgotten_ns = forgotten.map_or(0, |until| self.drain.time.run.nanoseconds(until));
         let from_ns = from_ns.max(forgotten_ns);
-        self.say_others((from_ns, end_ns), &mut output);
+        let forgotten_stalls = self.say_others((from_ns, end_ns), &mut output);
         let held = (!is_live).then_some(before);
         if held.is_some() {
             self.release();
@@ -176,6 +182,7 @@ impl Dumping<'_> {
             from_ns,
             until_ns,
             held,
+            forgotten_stalls,
         }
     }
 
@@ -216,8 +223,9 @@ impl Dumping<'_> {
         rings
     }
 
-    /// What is no ring of the guest's: of each there is as much as is kept at all, which is little.
-    fn say_others(&self, (from_ns, end_ns): (u64, u64), output: &mut Output) {
+    /// What is no ring of the guest's: of each there is as much as is kept at all, which is little. How many stalls of the clock page are
+    /// not kept any more.
+    fn say_others(&self, (from_ns, end_ns): (u64, u64), output: &mut Output) -> u64 {
         let drain = &*self.drain;
         let mut say = |batch: Batch| {
             let mut rows = batch.records.into_rows(Vec::new());
@@ -227,9 +235,8 @@ impl Dumping<'_> {
                 ..Batch::held(batch.origin, rows)
             });
         };
-        if let Some(stalls) = &drain.stalls {
-            stalls.copy(&drain.time.run, &mut say);
-        }
+        let stalls = drain.stalls.as_ref();
+        let forgotten = stalls.map_or(0, |one| one.copy(&drain.time.run, from_ns, &mut say));
         if let Some(host) = &drain.host {
             host.copy(&drain.time.run, &mut say);
         }
@@ -238,6 +245,7 @@ impl Dumping<'_> {
             let rings = 0..drain.rings.count();
             rings.for_each(|ring| say(Batch::held(Origin::Points(ring), Vec::new())));
         }
+        forgotten
     }
 }
 

@@ -15,7 +15,7 @@ use crate::ring::reader::{Mode, Patience, Progress, RingReader, discarded, is_re
 use crate::ring::turnstile::Rings;
 use image::Image;
 use terms::addr::Gpa;
-use trace::doubt::TimeDoubts;
+use trace::doubt::{TimeDoubt, TimeDoubts};
 use trace::export::probes::ProbeNote;
 use trace::export::uftrace::{Entries, Metadata};
 use trace::live::Listener;
@@ -83,6 +83,8 @@ pub struct Drain {
     refused: AllRefused,
     /// Up to when something would have been recorded, where nothing is any more.
     until_ns: u64,
+    /// Nothing more is recorded, and whoever could look at the clocks has.
+    pub(crate) is_over: bool,
     /// What [`Self::recorded_until_ns`] was when the guest ended, once it has: it executes nothing from then on, whatever is still read
     /// of it, and however long that takes.
     pub(crate) ended_ns: Option<u64>,
@@ -142,6 +144,7 @@ impl Drain {
             off_times: OffTimes::default(),
             refused: AllRefused::default(),
             until_ns: 0,
+            is_over: false,
             ended_ns: None,
         }
     }
@@ -328,12 +331,7 @@ impl Drain {
     pub fn read_rest(&mut self, patience: Patience) -> PointsRead {
         let (is_written, backlog) = (self.is_written, &mut self.backlog);
         if let Some(stalls) = &mut self.stalls {
-            // Those of while nothing is written are nobody's later.
-            stalls.read(&self.time.run, |batch| {
-                if is_written {
-                    backlog.push(batch);
-                }
-            });
+            stalls.read(&self.time.run, is_written, |batch| backlog.push(batch));
         }
         if let Some(waits) = self.waits.as_mut().filter(|_| is_written) {
             waits.read(|batch| backlog.push(batch));
@@ -519,10 +517,14 @@ impl Drain {
         let mut doubts = TimeDoubts::default();
         for calls in self.calls.each() {
             doubts.add_all(&calls.source.doubts());
+            let is_unchecked = self.is_over && calls.source.is_unchecked();
+            doubts.add(TimeDoubt::Unchecked, is_unchecked.into());
         }
         if let Some(points) = &self.points {
             points.add_doubts(&mut doubts);
         }
+        let stalls = self.stalls.as_ref().map_or(0, StallDrain::forgotten);
+        doubts.add(TimeDoubt::Stalled, stalls);
         doubts
     }
 

@@ -375,6 +375,34 @@ fn who_asks_does_not_wait_for_a_disk_that_takes_nothing() {
     );
 }
 
+/// Of a guest that has gone, or that nobody could look at any more.
+#[test]
+fn a_trace_whose_clock_was_not_looked_at_in_the_end_says_so() {
+    let known = |measured| Relation {
+        offset: 0,
+        bound: 0,
+        measured,
+    };
+    // Before its calls, and after them.
+    for (measured, is_said) in [(1, true), (NOW, false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("trace");
+        let clocks = Arc::new(VcpuClocks::new(1, mock::HOST));
+        clocks.begin(&[Some(known(measured))], 1 << 62);
+        let by = RingClock::Vcpus(Arc::clone(&clocks));
+        let (guest, place, mut polled) = reader_by(Some(&output), by);
+        call(&guest, &place, 5);
+        polled.drain.round();
+        assert_eq!(polled.lock().doubts().notes(), [], "it may be yet");
+        polled.finish().unwrap().unwrap();
+        let mut report = Vec::new();
+        print(&output, &Format::Counts.into(), &mut report).unwrap();
+        let report = String::from_utf8(report).unwrap();
+        let said = "# 1 × the clock of a vCPU could not be looked at after its last records";
+        assert_eq!(report.contains(said), is_said, "{report}");
+    }
+}
+
 #[test]
 fn a_counter_that_could_not_be_set_back_is_said_with_what_may_be_wrong_for_that() {
     let folder = tempfile::tempdir().unwrap();
@@ -385,7 +413,7 @@ fn a_counter_that_could_not_be_set_back_is_said_with_what_may_be_wrong_for_that(
         bound: 0,
         measured: 1,
     };
-    clocks.begin(&[known], 1 << 62);
+    clocks.begin(&[Some(known)], 1 << 62);
     let by = RingClock::Vcpus(Arc::clone(&clocks));
     let (guest, place, mut polled) = reader_by(Some(&output), by);
     for (calls, ahead) in [(5, Some(100)), (7, None), (4, None)] {

@@ -127,6 +127,7 @@ impl TraceSession {
                     hits: counted.hits,
                     total_ns: ns(counted.total),
                     self_ns: knows_vcpus.then(|| ns(counted.own)),
+                    clamped: counted.clamped,
                 })
             });
         self.has_told.set(true);

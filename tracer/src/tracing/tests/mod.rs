@@ -11,7 +11,7 @@ use terms::function::FunctionId;
 
 use super::closing::Closing;
 use super::filters::{FilterEdit, Globs};
-use super::options::{DEFAULT_SESSION, PatchMethod, SessionOptions, Tracer};
+use super::options::{ClockSource, DEFAULT_SESSION, PatchMethod, SessionOptions, Tracer};
 use super::*;
 use crate::collect::{Poller, SharedDrain};
 use crate::mock::{self, MockGuest, MockTarget, NoPollers, Rights};
@@ -68,6 +68,29 @@ fn prepared_with(
     };
     let tracing = Tracing::new(options, kernel, host(&guest)).unwrap();
     (tracing, guest)
+}
+
+/// Its times would be anything.
+#[test]
+fn a_counter_that_does_not_run_as_the_hosts_times_no_records() {
+    for (clock, is_refused) in [(ClockSource::Tsc, true), (ClockSource::None, false)] {
+        let options = SessionOptions {
+            clock,
+            ..small(None)
+        };
+        let (mut tracing, guest) = prepared(options);
+        guest.clocks().runs_at(1, 3_000_000, 2_600_000);
+        let started = tracing.start(&guest, DEFAULT_SESSION, None, &everything());
+        match (started, is_refused) {
+            (Ok(_), false) => {}
+            (Err(error @ TracingError::ClockSpeed { .. }), true) => {
+                let text = error.to_string();
+                let said = ["vCPU 1", "3000000", "2600000"];
+                assert!(said.iter().all(|one| text.contains(one)), "{text}");
+            }
+            (other, _) => panic!("{clock:?}: {other:?}"),
+        }
+    }
 }
 
 fn everything() -> Globs {

@@ -21,6 +21,8 @@ pub struct Row {
     pub total_ns: u64,
     /// Time without that of traced calls inside, where it is known.
     pub self_ns: Option<u64>,
+    /// Times that were below zero and count as zero, where somebody counts them: a profile does.
+    pub clamped: Option<u64>,
 }
 
 impl Row {
@@ -63,6 +65,7 @@ impl Counted {
             timed: Some(one.hits),
             total_ns: one.total_ns,
             self_ns: one.self_ns,
+            clamped: Some(one.clamped),
         };
         Self {
             at: Instant::now(),
@@ -78,6 +81,19 @@ impl Counted {
     pub fn hits(&self) -> u64 {
         let hits = self.rows.iter().map(|row| row.hits);
         hits.fold(0, u64::saturating_add)
+    }
+
+    /// What is to be said of times that are not what the clock said, if there were any.
+    #[must_use]
+    pub fn clamped_said(&self) -> Option<String> {
+        let each = self.rows.iter().filter_map(|row| row.clamped);
+        match each.fold(0, u64::saturating_add) {
+            0 => None,
+            all => Some(format!(
+                "{} below zero, counted as zero: the clock went back, or calls of others came between",
+                plain(all, "time")
+            )),
+        }
     }
 
     /// Calls of all in words; times are said to be of fewer where they are.

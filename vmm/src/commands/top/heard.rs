@@ -44,6 +44,7 @@ impl Figures {
             timed: has_times.then_some(self.timed),
             total_ns: self.total_ns,
             self_ns: has_times.then_some(self.self_ns),
+            clamped: None,
         }
     }
 }

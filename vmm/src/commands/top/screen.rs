@@ -117,7 +117,9 @@ fn lost_line(picture: &Picture<'_>) -> String {
         0 => String::new(),
         unread => format!("  {} not taken in time", grouped(unread)),
     };
-    format!("{} lost{unread}", grouped(lost))
+    let clamped = picture.counted.clamped_said();
+    let clamped = clamped.map_or_else(String::new, |said| format!("  {said}"));
+    format!("{} lost{unread}{clamped}", grouped(lost))
 }
 
 fn lost(rings: &[RingStatus]) -> u64 {
@@ -243,6 +245,7 @@ mod tests {
             timed: Some(hits),
             total_ns: 2_500_000,
             self_ns: Some(self_ns),
+            clamped: None,
         };
         Counted {
             at,

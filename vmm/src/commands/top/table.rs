@@ -43,6 +43,9 @@ pub fn table(counted: &Counted, before: Option<&Counted>, rows: usize) -> String
         );
     }
     let _ = writeln!(text, "# session {}: {}", counted.session, counted.summary());
+    if let Some(clamped) = counted.clamped_said() {
+        let _ = writeln!(text, "# {clamped}");
+    }
     if counted.unread > 0 {
         let unread = plain(counted.unread, "event");
         let _ = writeln!(
@@ -70,6 +73,7 @@ pub fn json_line(counted: &Counted) -> io::Result<String> {
             ("timed", json!(one.timed)),
             ("total_ns", json!(total_ns)),
             ("self_ns", json!(one.self_ns)),
+            ("clamped", json!(one.clamped)),
         ])
     };
     let functions: Vec<Value> = functions.iter().map(function).collect();
@@ -120,6 +124,8 @@ pub fn time(ns: u64) -> String {
 mod tests {
     use std::time::{Duration, Instant};
 
+    use status::{Profile, ProfiledFunction};
+
     use super::*;
 
     fn function(name: &str, hits: u64, total_ns: u64, self_ns: Option<u64>) -> Row {
@@ -130,6 +136,7 @@ mod tests {
             timed: self_ns.map(|_| hits),
             total_ns,
             self_ns,
+            clamped: None,
         }
     }
 
@@ -164,6 +171,31 @@ mod tests {
         let open = json!({"name": "open", "hits": 1});
         let expected = json!({"session": "p", "functions": [leaf, open], "unread": 2});
         assert_eq!(said, expected);
+    }
+
+    /// They were once zeros as any other.
+    #[test]
+    fn times_below_zero_are_counted_and_said() {
+        let of = |name: &str, clamped| ProfiledFunction {
+            address: format!("0x{name}"),
+            name: name.to_owned(),
+            hits: 3,
+            clamped,
+            ..ProfiledFunction::default()
+        };
+        let mut profile = Profile {
+            functions: vec![of("leaf", 2), of("root", 5)],
+            ..Profile::default()
+        };
+        let counted = Counted::of(&profile);
+        let text = table(&counted, None, 1);
+        let said = "\n# 7 times below zero, counted as zero: ";
+        assert!(text.contains(said), "{text}");
+        let told: Value = serde_json::from_str(&json_line(&counted).unwrap()).unwrap();
+        assert_eq!(told["functions"][0]["clamped"], 2);
+        profile.functions = vec![of("leaf", 0)];
+        let text = table(&Counted::of(&profile), None, 1);
+        assert!(!text.contains("below zero"), "{text}");
     }
 
     #[test]

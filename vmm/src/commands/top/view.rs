@@ -254,6 +254,7 @@ mod tests {
             timed: Some(hits),
             total_ns,
             self_ns: Some(self_ns),
+            clamped: None,
         };
         vec![
             row("vfs_open", 10, 1000, 100),
