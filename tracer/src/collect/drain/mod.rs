@@ -18,7 +18,7 @@ use terms::addr::Gpa;
 use trace::doubt::TimeDoubts;
 use trace::export::probes::ProbeNote;
 use trace::export::uftrace::{Entries, Metadata};
-use trace::live::Listener;
+use trace::live::{Listener, Live, LostBefore};
 
 use self::dumping::Dumping;
 use self::off_times::{OffTime, OffTimes};
@@ -405,17 +405,17 @@ impl Drain {
     }
 
     /// One more listens from now on. Where nothing was taken out of the rings, they are read from now on, and what is read
-    /// goes to what `begin` makes.
+    /// goes to what `begin` makes of who listens.
     ///
     /// # Errors
     /// What `begin` says.
     pub fn listen<E>(
         &mut self,
         listener: Listener,
-        begin: impl FnOnce() -> Result<Output, E>,
+        begin: impl FnOnce(Live) -> Result<Output, E>,
     ) -> Result<(), E> {
         if !self.is_written {
-            let output = begin()?;
+            let output = begin(Live::after(self.lost_before()))?;
             if let Some(encoding) = output.encodes() {
                 self.encode(&encoding);
             }
@@ -427,6 +427,20 @@ impl Drain {
         }
         self.backlog.news.listeners.push(listener);
         Ok(())
+    }
+
+    /// What is written over by now, of which nobody was told.
+    fn lost_before(&self) -> LostBefore {
+        let unread = |reader: &RingReader| (reader.ring(), reader.overwritten_unread());
+        let calls = self.calls.each();
+        LostBefore {
+            calls: calls.map(|calls| unread(&calls.source.reader)).collect(),
+            points: self
+                .points
+                .iter()
+                .flat_map(|points| points.readers().map(unread))
+                .collect(),
+        }
     }
 
     /// Records that were reserved so far, events too, in all rings.

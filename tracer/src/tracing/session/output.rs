@@ -90,9 +90,9 @@ impl TraceSession {
             return Ok(());
         };
         let metadata = self.metadata(shared, found);
-        drain.lock().listen(listener, || {
+        drain.lock().listen(listener, |live| {
             let stream = stream(&self.options, &metadata, WAITING_MAX, shared)?;
-            let output = Output::told(&shared.image, stream);
+            let output = Output::told(&shared.image, stream, live);
             Ok(output.with_values(self.options.captures()))
         })
     }
