@@ -247,6 +247,13 @@ impl TraceDirectory {
         self.is_graph() || self.has_callers()
     }
 
+    /// Whether it is known that no record of a call is missing, before any is read.
+    #[must_use]
+    pub fn has_lost_nothing(&self) -> bool {
+        let side = self.side.as_ref().filter(|side| side.finished);
+        side.is_some_and(|side| side.totals.iter().all(|vcpu| vcpu.lost == 0))
+    }
+
     /// The period of the clock that the times are from, where it does not tell every nanosecond.
     #[must_use]
     pub fn clock_period_ns(&self) -> Option<u64> {
