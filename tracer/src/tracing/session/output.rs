@@ -130,6 +130,8 @@ impl TraceSession {
             dumped.in_stubs = leave_stubs() as u64;
             dumped.missed = drain.lock().dumping().lost_since(&held);
         }
+        self.missed
+            .update(|missed| missed.saturating_add(dumped.missed));
         self.has_told.set(true);
         Ok(dumped)
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::*;
+use crate::ring::reader::Mode;
 
 thread_local! {
     /// Those that are read here.
@@ -86,4 +87,27 @@ fn a_session_that_nobody_has_read_is_named() {
         OneSession::read_now(&tracing, &BTreeSet::from(["nobody"])),
         BTreeSet::new()
     );
+}
+
+/// Larger rings were advised, of which a dump takes longer to copy.
+#[test]
+fn what_is_lost_while_a_dump_holds_the_rings_is_no_want_of_room() {
+    for (mode, known) in [(Mode::Overwrite, 7), (Mode::Discard, 0)] {
+        let folder = tempfile::tempdir().unwrap();
+        let session = SessionOptions {
+            mode,
+            ..small(Some(&folder.path().join("trace")))
+        };
+        let (mut tracing, guest) = prepared(session);
+        let started = tracing.start(&guest, DEFAULT_SESSION, None, &everything());
+        started.unwrap();
+        let place = tracing.rings_of(DEFAULT_SESSION).unwrap();
+        let counted = place.cells[0].wrapping_add(u64::from(LOST.unsigned_abs()));
+        guest.target().write_word(counted, 7).unwrap();
+        let finished = tracing.finish(&guest, None).unwrap();
+        let [Closing::Written { tally, held, .. }] = &finished.closings[..] else {
+            panic!("{:?}", finished.closings);
+        };
+        assert_eq!((tally.lost, *held), (7, known), "{mode:?}");
+    }
 }
