@@ -90,6 +90,10 @@ impl Gathered {
             }
         }
         self.printed.read_events = stream.events();
+        self.printed.lost = self.printed.lost.saturating_add(trace.unsaid());
+        if let Some(summary) = &mut self.summary {
+            summary.lost_unsaid(trace.unsaid());
+        }
         read
     }
 

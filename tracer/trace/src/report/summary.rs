@@ -125,6 +125,8 @@ pub(crate) struct Summary {
     calls: u64,
     /// Of each vCPU that has lost any.
     lost: BTreeMap<u16, u64>,
+    /// Of nobody knows which.
+    unsaid: u64,
 }
 
 impl Summary {
@@ -191,6 +193,11 @@ impl Summary {
         }
     }
 
+    /// So many records are missing, of which no step says so.
+    pub fn lost_unsaid(&mut self, count: u64) {
+        self.unsaid = self.unsaid.saturating_add(count);
+    }
+
     /// The rows, with the names of their functions.
     pub fn functions<'a, N: Into<String>>(
         &'a self,
@@ -218,7 +225,11 @@ impl Summary {
         has_times: bool,
         wanted: &Rows,
     ) -> Table {
-        let all_lost = self.lost.values().copied().fold(0, u64::saturating_add);
+        let all_lost = self
+            .lost
+            .values()
+            .copied()
+            .fold(self.unsaid, u64::saturating_add);
         let calls = plain(self.calls, "call");
         let rows = plain(self.rows.len() as u64, self.by.noun());
         let mut remarks = vec![format!("{calls} of {rows}, {all_lost} lost")];
