@@ -111,6 +111,7 @@ pub(super) fn check_occasion(
     let has_durations = tracer == Tracer::Graph && options.clock != ClockSource::None;
     let reason = match occasion {
         _ if tracer == Tracer::Profile => "a profile counts, and records nothing",
+        Occasion::Call(_) if tracer == Tracer::Nop => "the session traces no functions",
         Occasion::Longer(..) if !has_durations => {
             "only a graph with a clock says how long calls take"
         }
