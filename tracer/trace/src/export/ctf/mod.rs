@@ -179,6 +179,10 @@ impl Ctf {
     /// What the system says.
     pub fn remark(&mut self, remark: &Remark) -> io::Result<()> {
         let text = Payload::default().text(&remark.to_string());
+        if matches!(remark, Remark::Cut(..) | Remark::Doubt(..)) && self.streams.is_empty() {
+            // What is said of all of the trace is said also where nothing has happened by then.
+            self.stream(0)?;
+        }
         let only = remark.vcpu().filter(|vcpu| self.streams.contains_key(vcpu));
         let is_of = |vcpu: u16| only.is_none_or(|one| one == vcpu);
         let streams = self.streams.iter_mut();
