@@ -746,16 +746,9 @@ impl RingReader {
     /// Records that were written over before anybody had read them, as of the last look: also where nobody reads any more.
     #[must_use]
     pub fn overwritten(&self) -> u64 {
-        self.losses
-            .overwritten
-            .saturating_add(self.overwritten_unread())
-    }
-
-    /// Those of them that no read has come upon.
-    #[must_use]
-    pub fn overwritten_unread(&self) -> u64 {
         let oldest = Position(self.head.0.saturating_sub(self.geometry.slots()));
-        oldest.max(self.tail).since(self.tail)
+        let unread = oldest.max(self.tail).since(self.tail);
+        self.losses.overwritten.saturating_add(unread)
     }
 
     /// Records reserved so far, as of the last look.

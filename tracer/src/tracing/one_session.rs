@@ -6,6 +6,7 @@ use trace::export::uftrace::Fired;
 use trace::live::{Listener, Occasion};
 
 use super::attachment::Attachment;
+use super::checks::selects_some_of;
 use super::session::{Choosing, HaltAt, Halting};
 use super::{Tracing, TracingError};
 use crate::collect::Polled;
@@ -133,6 +134,6 @@ impl OneSession<'_> {
     /// None as long as there is the session.
     pub fn selects_some_of(self, occasion: &Occasion) -> Result<bool, TracingError> {
         let session = self.on.sessions.at(self.index)?;
-        Ok(session.selects_some_of(occasion, &self.on.shared))
+        Ok(selects_some_of(session, occasion, &self.on.shared))
     }
 }

@@ -194,9 +194,7 @@ pub fn export(
     }
     let host = to.host.as_deref().map(HostFile::create).transpose()?;
     let outcome = match to.output.as_deref() {
-        Some(path) if format.is_directory() => {
-            write_directory(&trace, calls, format, (path, to.force))
-        }
+        Some(path) if format.is_directory() => write_directory(&trace, calls, format, to, path),
         None if format.is_directory() => {
             let name = format.to_possible_value();
             let name = name.as_ref().map_or("", |name| name.get_name());
@@ -297,10 +295,11 @@ fn write_directory(
     trace: &TraceDirectory,
     mut calls: Calls,
     format: ExportFormat,
-    (path, is_forced): (&Path, bool),
+    to: &Destination,
+    path: &Path,
 ) -> Result<Option<Missing>, Failure> {
     let failed = cannot_write(path);
-    let old = is_forced.then_some(format.is_alone_in());
+    let old = to.force.then_some(format.is_alone_in());
     let directory = WholeDirectory::create(path, old).map_err(&failed)?;
     let note = |note: &str| log::warn!("{note}");
     let into = directory.path();

@@ -415,7 +415,7 @@ impl Drain {
         begin: impl FnOnce(Live) -> Result<Output, E>,
     ) -> Result<(), E> {
         if !self.is_written {
-            let output = begin(Live::after(self.lost_before()))?;
+            let output = begin(Live::after(lost_before(&self.calls, self.points.as_ref())))?;
             if let Some(encoding) = output.encodes() {
                 self.encode(&encoding);
             }
@@ -427,20 +427,6 @@ impl Drain {
         }
         self.backlog.news.listeners.push(listener);
         Ok(())
-    }
-
-    /// What is written over by now, of which nobody was told.
-    fn lost_before(&self) -> LostBefore {
-        let unread = |reader: &RingReader| (reader.ring(), reader.overwritten_unread());
-        let calls = self.calls.each();
-        LostBefore {
-            calls: calls.map(|calls| unread(&calls.source.reader)).collect(),
-            points: self
-                .points
-                .iter()
-                .flat_map(|points| points.readers().map(unread))
-                .collect(),
-        }
     }
 
     /// Records that were reserved so far, events too, in all rings.
@@ -582,4 +568,20 @@ fn say_gap(drain: &mut Drain) {
         head: first.source.reader.head(),
         until,
     });
+}
+
+/// What is written over by now, of which nobody was told.
+fn lost_before(calls: &CallRings, points: Option<&EventDrain>) -> LostBefore {
+    let unread = |reader: &RingReader| {
+        let told = reader.losses().overwritten;
+        (reader.ring(), reader.overwritten().saturating_sub(told))
+    };
+    let points = points.into_iter().flat_map(EventDrain::readers);
+    LostBefore {
+        calls: calls
+            .each()
+            .map(|calls| unread(&calls.source.reader))
+            .collect(),
+        points: points.map(unread).collect(),
+    }
 }

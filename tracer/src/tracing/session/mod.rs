@@ -22,12 +22,11 @@ use debuginfo::DebugInfo;
 use image::Image;
 use terms::addr::Gva;
 use terms::event_format::EventId;
-use terms::function::FunctionId;
 use trace::doubt::TimeDoubts;
 use trace::export::budget::Budget;
 use trace::export::uftrace::{Fired, LateModules, Pause, PauseSpread, WaitingModules};
 use trace::graph::threads::Threads;
-use trace::live::{Listener, Occasion};
+use trace::live::Listener;
 
 use super::checks::{
     Room, check_applies, check_name, check_numbers, check_occasions, check_room, check_roots,
@@ -287,21 +286,6 @@ impl TraceSession {
         };
         session.open_output(session.options.force, shared)?;
         Ok(session)
-    }
-
-    /// Whether its filter has a function that the occasion is about, or may have one of a module that comes.
-    pub fn selects_some_of(&self, occasion: &Occasion, shared: &Shared) -> bool {
-        let (Occasion::Call(name) | Occasion::Longer(name, _)) = occasion else {
-            return true;
-        };
-        let image = &shared.image;
-        let is_it = |id: &FunctionId| {
-            let function = image.functions.get(id.index());
-            function.is_some_and(|function| name.matches(function))
-        };
-        let selection = self.select(&self.filter, shared).ok();
-        // What is wrong with a filter is said where it is used.
-        name.is_for_modules() || selection.is_none_or(|all| all.selected.iter().any(is_it))
     }
 
     /// The functions that it traces with this filter.

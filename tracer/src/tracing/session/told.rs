@@ -30,7 +30,7 @@ const STALL: Duration = Duration::from_secs(1);
 impl TraceSession {
     /// How it ended.
     pub(super) fn closing(&self, written: Option<Written>, drain: &Drain) -> Option<Closing> {
-        let (records, held) = (drain.records(), self.lost_while_held(drain));
+        let (records, held) = (drain.records(), lost_while_held(self, drain));
         let is_news = records > 0 && !self.has_told.get();
         match written {
             Some(Written { directory, holds }) => Some(match holds {
@@ -49,21 +49,6 @@ impl TraceSession {
                 session: self.name.clone(),
                 records,
             }),
-        }
-    }
-
-    /// Records that were lost because dumps had the rings keep what they held: not for want of room.
-    fn lost_while_held(&self, drain: &Drain) -> u64 {
-        match self.options.mode {
-            // Rings that are written over refuse nothing else.
-            Mode::Overwrite => {
-                let rings = [drain.status(), drain.event_status()];
-                let refused = rings.iter().flatten().map(|ring| ring.discarded);
-                refused.fold(0, u64::saturating_add)
-            }
-            // Full rings refuse, too.
-            Mode::Discard => self.missed.get(),
-            Mode::Lossless => 0,
         }
     }
 
@@ -289,6 +274,21 @@ impl TraceSession {
             status.anomalies = told.anomalies;
         }
         status
+    }
+}
+
+/// Records that were lost because dumps had the rings keep what they held: not for want of room.
+fn lost_while_held(session: &TraceSession, drain: &Drain) -> u64 {
+    match session.options.mode {
+        // Rings that are written over refuse nothing else.
+        Mode::Overwrite => {
+            let rings = [drain.status(), drain.event_status()];
+            let refused = rings.iter().flatten().map(|ring| ring.discarded);
+            refused.fold(0, u64::saturating_add)
+        }
+        // Full rings refuse, too.
+        Mode::Discard => session.missed.get(),
+        Mode::Lossless => 0,
     }
 }
 

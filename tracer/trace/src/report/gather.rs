@@ -90,11 +90,16 @@ impl Gathered {
             }
         }
         self.printed.read_events = stream.events();
-        self.printed.lost = self.printed.lost.saturating_add(trace.unsaid());
-        if let Some(summary) = &mut self.summary {
-            summary.lost_unsaid(trace.unsaid());
-        }
+        self.lost_unsaid(trace.unsaid());
         read
+    }
+
+    /// So many records are missing, and no step says so.
+    fn lost_unsaid(&mut self, count: u64) {
+        self.printed.lost = self.printed.lost.saturating_add(count);
+        if let Some(summary) = &mut self.summary {
+            summary.lost_unsaid(count);
+        }
     }
 
     /// Whether it matters which functions are wanted, before all is added up.
