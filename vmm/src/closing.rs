@@ -14,16 +14,24 @@ pub struct ClosingLine<'a>(pub &'a Closing);
 impl fmt::Display for ClosingLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Closing::Written { directory, tally } => {
+            Closing::Written {
+                directory,
+                tally,
+                held,
+            } => {
                 let at = directory.display();
                 write!(f, "{at}: ")?;
-                written(f, tally)?;
+                written(f, tally, *held)?;
                 write!(f, "; vmm report {at}")
             }
-            Closing::Recorded { directory, kept } => {
+            Closing::Recorded {
+                directory,
+                kept,
+                held,
+            } => {
                 let at = directory.display();
                 write!(f, "{at}: ")?;
-                recorded(f, kept)?;
+                recorded(f, kept, *held)?;
                 write!(f, "; vmm report {at}")
             }
             Closing::Unkept { session, records } => write!(
@@ -36,7 +44,7 @@ impl fmt::Display for ClosingLine<'_> {
     }
 }
 
-fn written(f: &mut fmt::Formatter<'_>, tally: &Tally) -> fmt::Result {
+fn written(f: &mut fmt::Formatter<'_>, tally: &Tally, held: u64) -> fmt::Result {
     let Tally {
         calls,
         functions,
@@ -56,13 +64,14 @@ fn written(f: &mut fmt::Formatter<'_>, tally: &Tally) -> fmt::Result {
     if events > 0 {
         write!(f, ", {}", counted(events, "event"))?;
     }
-    missing(f, lost, u128::from(records) + u128::from(lost), waits)?;
+    let all = u128::from(records) + u128::from(lost);
+    missing(f, (lost, all), held, waits)?;
     waited(f, waits, waited_ns)?;
     doubtful(f, anomalies)
 }
 
 /// What its rings brought, put together by who reads it.
-fn recorded(f: &mut fmt::Formatter<'_>, kept: &Kept) -> fmt::Result {
+fn recorded(f: &mut fmt::Formatter<'_>, kept: &Kept, held: u64) -> fmt::Result {
     let Kept {
         records,
         lost,
@@ -73,18 +82,36 @@ fn recorded(f: &mut fmt::Formatter<'_>, kept: &Kept) -> fmt::Result {
     } = *kept;
     let (records_text, bytes) = (counted(records, "record"), counted(bytes, "byte"));
     write!(f, "{records_text} in {bytes}")?;
-    missing(f, lost, u128::from(records) + u128::from(lost), waits)?;
+    let all = u128::from(records) + u128::from(lost);
+    missing(f, (lost, all), held, waits)?;
     waited(f, waits, waited_ns)?;
     doubtful(f, doubts)
 }
 
-/// Rings that vCPUs wait at are large enough.
-fn missing(f: &mut fmt::Formatter<'_>, lost: u64, all: u128, waits: u64) -> fmt::Result {
+/// How many are lost of all, and how not to lose as many. Rings that vCPUs wait at are large enough; and what was lost while
+/// dumps `held` the rings is more with larger ones.
+fn missing(
+    f: &mut fmt::Formatter<'_>,
+    (lost, all): (u64, u128),
+    held: u64,
+    waits: u64,
+) -> fmt::Result {
     write!(f, ", {} lost", grouped(lost))?;
     if lost > 0 {
         write!(f, " ({})", percent(lost, all))?;
     }
-    if lost > 0 && waits == 0 {
+    let held = held.min(lost);
+    if held > 0 {
+        let of_them = match held == lost {
+            true => String::new(),
+            false => format!(", {} of them", grouped(held)),
+        };
+        write!(
+            f,
+            "{of_them} while a dump copied the rings (with --mode lossless the guest waits for that)"
+        )?;
+    }
+    if lost > held && waits == 0 {
         f.write_str(": raise --ring-size or narrow --filter")?;
     }
     Ok(())
@@ -116,8 +143,45 @@ mod tests {
     use super::*;
 
     fn line(tally: Tally) -> String {
+        line_of(tally, 0)
+    }
+
+    fn line_of(tally: Tally, held: u64) -> String {
         let directory = PathBuf::from("trace");
-        ClosingLine(&Closing::Written { directory, tally }).to_string()
+        let closing = Closing::Written {
+            directory,
+            tally,
+            held,
+        };
+        ClosingLine(&closing).to_string()
+    }
+
+    /// Larger rings take longer to copy.
+    #[test]
+    fn of_what_was_lost_for_a_dump_another_way_is_said() {
+        let tally = Tally {
+            records: 1,
+            lost: 2,
+            ..Tally::default()
+        };
+        let held = "while a dump copied the rings (with --mode lossless the guest waits for that)";
+        for (times, said) in [
+            (
+                0,
+                "2 lost (66.6 %): raise --ring-size or narrow --filter; vmm".to_owned(),
+            ),
+            (
+                1,
+                format!(
+                    "2 lost (66.6 %), 1 of them {held}: raise --ring-size or narrow --filter; vmm"
+                ),
+            ),
+            (2, format!("2 lost (66.6 %) {held}; vmm")),
+            (3, format!("2 lost (66.6 %) {held}; vmm")),
+        ] {
+            let line = line_of(tally, times);
+            assert!(line.contains(&said), "{line}");
+        }
     }
 
     #[test]
@@ -176,7 +240,12 @@ mod tests {
         let directory = PathBuf::from("trace");
         let line = |kept| {
             let directory = directory.clone();
-            ClosingLine(&Closing::Recorded { directory, kept }).to_string()
+            let closing = Closing::Recorded {
+                directory,
+                kept,
+                held: 0,
+            };
+            ClosingLine(&closing).to_string()
         };
         let expected = "trace: 2,038 records in 4,096 bytes, 2 lost (0.1 %), 1 wait of vCPUs for the reader (5.000 us), 1 case of doubt; vmm report trace";
         assert_eq!(

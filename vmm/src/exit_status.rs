@@ -6,7 +6,7 @@
 //! | 99 | the guest's status was 99 or more |
 //! | 100 | usage or bad input: options, files, addresses |
 //! | 101 | no KVM, or KVM lacks something that is needed |
-//! | 102 | the guest crashed: triple fault, or KVM could not continue with it |
+//! | 102 | the guest crashed: triple fault, or KVM could not continue with it; or (`attach`) its VMM was killed by a signal |
 //! | 103 | `--timeout` passed |
 //! | 104 | interrupted by SIGINT, SIGTERM or SIGHUP; everything was finished cleanly |
 //! | 105 | tracing failed |
@@ -38,7 +38,7 @@ pub enum ExitStatus {
     BadInput,
     /// No KVM, or not enough of it.
     NoKvm,
-    /// The guest crashed.
+    /// The guest crashed, or its VMM was killed.
     GuestCrashed,
     /// `--timeout` passed.
     TimedOut,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::failure::Failure;
+use crate::foreign::process::Process;
 
 /// How a run ended.
 #[derive(Debug)]
@@ -26,6 +27,13 @@ pub enum Outcome {
     },
     /// Its VMM, which was another process than this, has ended.
     Vanished(i32),
+    /// The same, killed by a signal.
+    Killed {
+        /// The process.
+        pid: i32,
+        /// The signal.
+        signal: i32,
+    },
     /// The kernel that was traced does not run any more: its guest, which another VMM runs, was reset, or runs another one.
     Replaced,
     /// The time to trace is over.
@@ -39,6 +47,16 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// The VMM has ended that the guest is of, which is this process.
+    #[must_use]
+    pub fn of_ended(vmm: &Process) -> Self {
+        let pid = vmm.pid();
+        match vmm.killed_by() {
+            Some(signal) => Self::Killed { pid, signal },
+            None => Self::Vanished(pid),
+        }
+    }
+
     /// The same, unless the guest has ended by itself as if all were well, and this was asked for and not done. Who ends a
     /// run has asked for that.
     #[must_use]

@@ -398,15 +398,23 @@ fn a_second_tracer_is_refused_while_the_first_lives() {
 
 #[test]
 fn the_end_of_the_vmm_ends_the_trace_well() {
-    let other = other();
-    let mut options = EVERYTHING.to_vec();
-    options.extend(["--filter", "spin_root"]);
-    let attached = attach(&other, &options);
-    send(&other, Signal::KILL);
-    let (ended, _) = attached.end();
-    assert_eq!(ended.code, Some(0), "{ended}");
-    assert!(ended.stderr.contains("has ended"), "{ended}");
-    drop(other);
+    for (is_killed, code, said) in [
+        (false, 0, "has ended, and the guest with it"),
+        (true, 102, "was killed by SIGKILL, and the guest with it"),
+    ] {
+        let other = other();
+        let mut options = EVERYTHING.to_vec();
+        options.extend(["--filter", "spin_root"]);
+        let attached = attach(&other, &options);
+        match is_killed {
+            true => send(&other, Signal::KILL),
+            false => assert_eq!(other.ctl(&["shutdown"]).code, Some(0)),
+        }
+        let (ended, _) = attached.end();
+        assert_eq!(ended.code, Some(code), "{ended}");
+        assert!(ended.stderr.contains(said), "{ended}");
+        drop(other);
+    }
 }
 
 #[test]

@@ -279,6 +279,11 @@ impl EventDrain {
         self.readers.iter().map(copy).collect()
     }
 
+    /// What reads each ring.
+    pub fn readers(&self) -> impl Iterator<Item = &RingReader> {
+        self.readers.iter().map(|ring| &ring.source.reader)
+    }
+
     /// The counts of each ring; `is_read` when records are taken out.
     #[must_use]
     pub fn status(&self, is_read: bool) -> Vec<RingStatus> {

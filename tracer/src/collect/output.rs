@@ -161,7 +161,7 @@ impl Output {
         };
         let output = Self {
             kept: Some(kept),
-            ..Self::told(image, stream)
+            ..Self::told(image, stream, Live::default())
         };
         output.within(&Budget::default())
     }
@@ -204,11 +204,11 @@ impl Output {
 
     /// What this stream has is kept nowhere: it is for who listens.
     #[must_use]
-    pub fn told(image: &Arc<Image>, stream: Stream) -> Self {
+    pub fn told(image: &Arc<Image>, stream: Stream, live: Live) -> Self {
         Self {
             stream,
             kept: None,
-            live: Live::default(),
+            live,
             is_heard: false,
             image: Arc::clone(image),
             names: ThreadNames::default(),

@@ -16,6 +16,8 @@ pub enum Closing {
         directory: PathBuf,
         /// What is in it.
         tally: Tally,
+        /// Records that were lost because a dump had the rings keep what they held.
+        held: u64,
     },
     /// A compact trace was written.
     Recorded {
@@ -23,6 +25,8 @@ pub enum Closing {
         directory: PathBuf,
         /// What is in it.
         kept: Kept,
+        /// Records that were lost because a dump had the rings keep what they held.
+        held: u64,
     },
     /// It has recorded for nobody.
     Unkept {

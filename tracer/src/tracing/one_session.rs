@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use trace::export::uftrace::Fired;
-use trace::live::Listener;
+use trace::live::{Listener, Occasion};
 
 use super::attachment::Attachment;
+use super::checks::selects_some_of;
 use super::session::{Choosing, HaltAt, Halting};
 use super::{Tracing, TracingError};
 use crate::collect::Polled;
@@ -125,5 +126,14 @@ impl OneSession<'_> {
         let found = self.on.found();
         let session = self.on.sessions.at(self.index)?;
         session.listen(listener, &self.on.shared, found)
+    }
+
+    /// Whether its filter, as it is now, has a function that the occasion is about. Of what is about no function it is said to.
+    ///
+    /// # Errors
+    /// None as long as there is the session.
+    pub fn selects_some_of(self, occasion: &Occasion) -> Result<bool, TracingError> {
+        let session = self.on.sessions.at(self.index)?;
+        Ok(selects_some_of(session, occasion, &self.on.shared))
     }
 }

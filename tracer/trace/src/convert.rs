@@ -133,6 +133,22 @@ fn each(
     Ok(read)
 }
 
+/// The same for a writer that has no way to say of a time that it is not known: of a trace without a clock that is said before
+/// anything else.
+fn each_timed(
+    trace: &TraceDirectory,
+    calls: &mut Calls,
+    mut note: impl FnMut(&str),
+    mut write: impl FnMut(&Calls, Next<'_>) -> io::Result<()>,
+) -> Result<u64, ReportError> {
+    if !trace.has_times() {
+        note(NO_TIMES);
+        let untimed = Remark::Doubt(0, NO_TIMES.to_owned());
+        write(calls, Next::Remark(&untimed)).map_err(ReportError::Output)?;
+    }
+    each(trace, calls, Leaves::Apart, note, write)
+}
+
 /// What the stacks of a trace are weighed by: without times, or without returns, there is only how often they were called.
 #[must_use]
 pub fn weight(trace: &TraceDirectory) -> Weight {
@@ -231,8 +247,7 @@ pub fn chrome(
     let names = names.unwrap_or_default();
     let mut chrome = Chrome::begin(out, names, trace.clock_period_ns(), trace.is_graph())
         .map_err(ReportError::Output)?;
-    let leaves = Leaves::Apart;
-    let read = each(trace, calls, leaves, note, |calls, next| match next {
+    let read = each_timed(trace, calls, note, |calls, next| match next {
         Next::Remark(remark) => chrome.remark(remark),
         Next::Point(event) => chrome.point(event),
         Next::Step(step) => {
@@ -254,7 +269,7 @@ pub fn chrome(
 pub fn trace_dat(
     trace: &TraceDirectory,
     calls: &mut Calls,
-    mut note: impl FnMut(&str),
+    note: impl FnMut(&str),
     room: &Path,
     out: &mut impl Write,
     host: Option<&mut dyn Write>,
@@ -263,33 +278,22 @@ pub fn trace_dat(
     let mut of_host = host.is_some().then(|| HostDat::new(room));
     let threads = threads(trace);
     let has_ends = trace.is_graph();
-    if !trace.has_times() {
-        note(NO_TIMES);
-        file.remark(&untimed())
-            .map_err(|error| not_kept(room, error))?;
-    }
-    let read = each(
-        trace,
-        calls,
-        Leaves::Apart,
-        note,
-        |calls, next| match next {
-            Next::Remark(remark) => file.remark(remark),
-            Next::Point(event) => {
-                if let Some(host) = of_host.as_mut().filter(|_| event.is_of_host) {
-                    return host.add(event);
-                }
-                // Of a graph a vCPU is no thread.
-                let nobody = (!has_ends).then(|| threads.pid(event.vcpu.into()));
-                file.point(event, nobody.unwrap_or_default())
+    let read = each_timed(trace, calls, note, |calls, next| match next {
+        Next::Remark(remark) => file.remark(remark),
+        Next::Point(event) => {
+            if let Some(host) = of_host.as_mut().filter(|_| event.is_of_host) {
+                return host.add(event);
             }
-            Next::Step(step) => {
-                let (places, pid) = (places(trace, calls, step), threads.pid(step.thread));
-                let name = || called(trace, calls, step);
-                file.step(step, (places, name), pid, has_ends)
-            }
-        },
-    )
+            // Of a graph a vCPU is no thread.
+            let nobody = (!has_ends).then(|| threads.pid(event.vcpu.into()));
+            file.point(event, nobody.unwrap_or_default())
+        }
+        Next::Step(step) => {
+            let (places, pid) = (places(trace, calls, step), threads.pid(step.thread));
+            let name = || called(trace, calls, step);
+            file.step(step, (places, name), pid, has_ends)
+        }
+    })
     .map_err(|error| match error {
         // By now they only wait.
         ReportError::Output(source) => not_kept(room, source),
@@ -308,11 +312,6 @@ pub fn trace_dat(
         written.map_err(|error| failed(error, ReportError::HostOutput))?;
     }
     Ok(read)
-}
-
-/// That times are none, before all that has such times.
-fn untimed() -> Remark {
-    Remark::Doubt(0, NO_TIMES.to_owned())
 }
 
 /// What tells that this trace and its host's are one.
@@ -368,21 +367,15 @@ pub fn ctf(
     directory: &Path,
 ) -> Result<u64, ReportError> {
     let mut ctf = Ctf::new(directory, threads(trace).apart(), trace.is_graph());
-    let read = each(
-        trace,
-        calls,
-        Leaves::Apart,
-        note,
-        |calls, next| match next {
-            Next::Remark(remark) => ctf.remark(remark),
-            Next::Point(event) => ctf.point(event),
-            Next::Step(step) => {
-                let values = shown(trace, calls, step);
-                let name = |function| calls.name(trace, function).into_owned();
-                ctf.step(step, name, &values)
-            }
-        },
-    )?;
+    let read = each_timed(trace, calls, note, |calls, next| match next {
+        Next::Remark(remark) => ctf.remark(remark),
+        Next::Point(event) => ctf.point(event),
+        Next::Step(step) => {
+            let values = shown(trace, calls, step);
+            let name = |function| calls.name(trace, function).into_owned();
+            ctf.step(step, name, &values)
+        }
+    })?;
     let metadata = trace.side.as_ref().map(|side| side.metadata.clone());
     let metadata = metadata.unwrap_or_default();
     let about = ctf::About {
@@ -497,22 +490,16 @@ pub fn perfetto(
     let mut perfetto =
         Perfetto::begin(out, guest, threads, period_ns).map_err(ReportError::Output)?;
     let has_ends = trace.is_graph();
-    let read = each(
-        trace,
-        calls,
-        Leaves::Apart,
-        note,
-        |calls, next| match next {
-            Next::Remark(remark) => perfetto.remark(remark),
-            Next::Point(event) => perfetto.point(event),
-            Next::Step(step) => {
-                let name = called(trace, calls, step);
-                let values = known(trace, calls, step);
-                let values = values.iter().map(|(name, value)| (*name, &**value));
-                perfetto.step(step, &name, values, has_ends)
-            }
-        },
-    )?;
+    let read = each_timed(trace, calls, note, |calls, next| match next {
+        Next::Remark(remark) => perfetto.remark(remark),
+        Next::Point(event) => perfetto.point(event),
+        Next::Step(step) => {
+            let name = called(trace, calls, step);
+            let values = known(trace, calls, step);
+            let values = values.iter().map(|(name, value)| (*name, &**value));
+            perfetto.step(step, &name, values, has_ends)
+        }
+    })?;
     perfetto.finish().map_err(ReportError::Output)?;
     Ok(read)
 }
@@ -797,6 +784,41 @@ mod tests {
         assert!(has(&out, &times(5_000, 6_000)));
         assert!(!has(&out, &times(2_000, 4_000)));
         assert!(has(&out, b"} /* f1: records lost meanwhile */\0"));
+    }
+
+    /// Each call had a time and took none there, and nothing said why.
+    #[test]
+    fn exports_that_have_a_time_for_everything_say_first_that_there_are_none() {
+        type Export = fn(&TraceDirectory, &mut Calls, &mut dyn FnMut(&str), &Path) -> Vec<u8>;
+        let exports: [Export; 3] = [
+            |trace, calls, note, _| {
+                let mut out = Vec::new();
+                chrome(trace, calls, note, &mut out).unwrap();
+                out
+            },
+            |trace, calls, note, _| {
+                let mut out = Vec::new();
+                perfetto(trace, calls, note, &mut out).unwrap();
+                out
+            },
+            |trace, calls, note, room| {
+                ctf(trace, calls, note, room).unwrap();
+                std::fs::read(room.join("vcpu0")).unwrap()
+            },
+        ];
+        for export in exports {
+            for (clock, said) in [(NO_CLOCK, 1), ("tsc", 0)] {
+                let (root, trace) = calls_by(clock, [(500, 0, entry(0)), (500, 0, exit(0))]);
+                let mut calls = Calls::open(&trace, &Excerpt::default()).unwrap();
+                let mut notes = Vec::new();
+                let mut note = |note: &str| notes.push(note.to_owned());
+                let out = export(&trace, &mut calls, &mut note, root.path());
+                assert_eq!(notes, vec![NO_TIMES; said]);
+                let times = out.windows(NO_TIMES.len());
+                let times = times.filter(|bytes| *bytes == NO_TIMES.as_bytes()).count();
+                assert_eq!(times, said);
+            }
+        }
     }
 
     /// Each call took 0.000 us there, and nothing said why.

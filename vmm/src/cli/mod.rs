@@ -8,6 +8,7 @@ mod not_of_others;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::num::{IntErrorKind, ParseIntError};
 use std::panic::{UnwindSafe, catch_unwind, set_hook, take_hook};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use crate::verbs::run::RunOptions;
 /// Boots a guest on KVM and traces its functions from outside
 ///
 /// Exit status: 0 to 99 from the guest (99 stands for 99 and more), 100 usage or bad input, 101 no
-/// KVM, 102 guest crashed, 103 timeout, 104 interrupted, 105 tracing failed, 106 output failed, 107 the
+/// KVM, 102 guest crashed or its VMM killed, 103 timeout, 104 interrupted, 105 tracing failed, 106 output failed, 107 the
 /// guest's kernel panicked, 108 a bug in vmm, 109 a system call that a thread of vmm may not make.
 #[derive(Debug, Parser)]
 #[command(name = "vmm", version, max_term_width = 100)]
@@ -279,7 +280,7 @@ fn carried_out(verb: Verb) -> Result<ExitStatus, Failure> {
 /// Help and version are no errors, nor are readers that have seen enough of them; of the rest clap's text is made one line.
 fn usage(error: &clap::Error, arguments: &[OsString]) -> ExitStatus {
     if error.use_stderr() {
-        let said = one_line(&error.render().to_string(), &verb_of(arguments));
+        let said = one_line(&rendered(error), &verb_of(arguments));
         let file = config::file_of(error, arguments);
         let of_file =
             file.map_or_else(String::new, |file| format!("--config {}: ", file.display()));
@@ -288,6 +289,29 @@ fn usage(error: &clap::Error, arguments: &[OsString]) -> ExitStatus {
     match printed(error.print()) {
         Ok(()) => ExitStatus::Success,
         Err(failure) => say(&failure),
+    }
+}
+
+/// The message; what is no whole number is told what is one.
+fn rendered(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        if let Some(wrong) = cause.downcast_ref::<ParseIntError>() {
+            return text.replace(&wrong.to_string(), no_number(wrong));
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// What a text has to be that is no number.
+const fn no_number(wrong: &ParseIntError) -> &'static str {
+    match wrong.kind() {
+        IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => {
+            "that is too large: write a smaller whole number"
+        }
+        _ => "write a whole number, as 4",
     }
 }
 
@@ -378,6 +402,39 @@ mod tests {
         let filter = ["vmm", "ctl", "--control", "x", "filter", "set"];
         assert_eq!(verbs(&filter), " ctl filter set");
         assert_eq!(verbs(&["vmm", "nope"]), "");
+    }
+
+    #[test]
+    fn of_what_is_no_number_it_is_said_what_is_one() {
+        let said = |words: &[&str]| {
+            let parsed = super::Cli::try_parse_from(words);
+            super::one_line(&super::rendered(&parsed.unwrap_err()), "")
+        };
+        for (words, option) in [
+            (
+                &["vmm", "run", "--kernel", "x", "--vcpus", "two"][..],
+                "--vcpus <N>",
+            ),
+            (&["vmm", "report", "x", "--limit", "-"], "--limit <N>"),
+            (&["vmm", "report", "x", "--vcpu", ""], "--vcpu <N>"),
+            (
+                &["vmm", "ctl", "--control", "x", "tail", "--count", "1k"],
+                "--count <N>",
+            ),
+            (
+                &["vmm", "ctl", "--control", "x", "vcpus", "set", "z"],
+                "<N>...",
+            ),
+        ] {
+            let said = said(words);
+            let is_told = said.contains(&format!("'{option}': write a whole number, as 4;"));
+            assert!(is_told, "{said}");
+        }
+        let many = said(&["vmm", "report", "x", "--limit", &"9".repeat(30)]);
+        assert!(
+            many.contains("'--limit <N>': that is too large: "),
+            "{many}"
+        );
     }
 
     #[test]

@@ -147,7 +147,9 @@ fn vanished_instead(process: &Process, outcome: Outcome) -> Outcome {
         Outcome::Failed(failure) if failure.status != ExitStatus::TracingFailed => {
             Outcome::Failed(failure)
         }
-        _ if process.is_ending() => Outcome::Vanished(process.pid()),
+        // It was seen when it ended.
+        Outcome::Vanished(_) | Outcome::Killed { .. } => outcome,
+        _ if process.is_ending() => Outcome::of_ended(process),
         outcome => outcome,
     }
 }

@@ -52,6 +52,14 @@ pub fn report(outcome: Outcome) -> Result<ExitStatus, Failure> {
             log::info!("process {pid} has ended, and the guest with it");
             Ok(ExitStatus::Success)
         }
+        Outcome::Killed { pid, signal } => {
+            let signal = match signal_name(signal) {
+                Some(name) => name.to_owned(),
+                None => format!("signal {signal}"),
+            };
+            let message = format!("process {pid} was killed by {signal}, and the guest with it");
+            Err(Failure::new(ExitStatus::GuestCrashed, message))
+        }
         Outcome::Replaced => {
             log::info!("the trace ends there: --follow goes on with the kernel that starts next");
             Ok(ExitStatus::Success)
@@ -76,5 +84,34 @@ pub fn report(outcome: Outcome) -> Result<ExitStatus, Failure> {
             ExitStatus::Interrupted,
             "interrupted; everything is finished",
         )),
+    }
+}
+
+/// What those are called by which a process usually is killed.
+const fn signal_name(signal: i32) -> Option<&'static str> {
+    Some(match signal {
+        libc::SIGKILL => "SIGKILL",
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGABRT => "SIGABRT",
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGINT => "SIGINT",
+        libc::SIGHUP => "SIGHUP",
+        libc::SIGSYS => "SIGSYS",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_whose_vmm_was_killed_has_not_ended_well() {
+        let killed = |signal| report(Outcome::Killed { pid: 7, signal }).unwrap_err();
+        let failure = killed(libc::SIGKILL);
+        let said = "process 7 was killed by SIGKILL, and the guest with it";
+        assert_eq!((failure.status.code(), &*failure.message), (102, said));
+        assert!(killed(64).message.contains("by signal 64,"));
+        assert_eq!(report(Outcome::Vanished(7)).unwrap(), ExitStatus::Success);
     }
 }

@@ -16,7 +16,7 @@ use trace::report::{Missing, ReportError, Watch};
 
 use super::stacks::StackOptions;
 use super::stdout;
-use super::whole_directory::WholeDirectory;
+use super::whole_directory::{MayGo, WholeDirectory};
 use super::whole_file::WholeFile;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
@@ -53,6 +53,15 @@ impl ExportFormat {
             #[cfg(feature = "parquet")]
             Self::Parquet => true,
             other => matches!(other, Self::Ctf | Self::Uftrace),
+        }
+    }
+
+    /// What tells a directory of this format, and nothing else, from others.
+    const fn is_alone_in(self) -> MayGo {
+        match self {
+            #[cfg(feature = "parquet")]
+            Self::Parquet => trace::export::parquet::is_alone_in,
+            _ => trace::export::ctf::is_alone_in,
         }
     }
 
@@ -94,7 +103,7 @@ pub struct Destination {
     /// Write what the host did (`run --host-events`) to a file of its own (trace-dat)
     #[arg(long, value_name = "FILE")]
     pub host: Option<PathBuf>,
-    /// Replace a file that exists, when the new one is complete
+    /// Replace a file that exists, or a directory that is an older such export (ctf, parquet), when the new one is complete
     #[arg(long, requires = "output")]
     pub force: bool,
 }
@@ -185,7 +194,7 @@ pub fn export(
     }
     let host = to.host.as_deref().map(HostFile::create).transpose()?;
     let outcome = match to.output.as_deref() {
-        Some(path) if format.is_directory() => write_directory(&trace, calls, format, path),
+        Some(path) if format.is_directory() => write_directory(&trace, calls, format, to, path),
         None if format.is_directory() => {
             let name = format.to_possible_value();
             let name = name.as_ref().map_or("", |name| name.get_name());
@@ -240,7 +249,8 @@ fn uftrace(
     }
     let writer = writer_of(directory);
     let failed = cannot_write(path);
-    let whole = WholeDirectory::create(path).map_err(&failed)?;
+    // What is there can be the only trace of what it tells.
+    let whole = WholeDirectory::create(path, None).map_err(&failed)?;
     let watch = watch(None).map_err(Failure::bad_input)?;
     let replayed = convert(directory, whole.path(), true, &watch)?;
     whole.put().map_err(failed)?;
@@ -285,10 +295,12 @@ fn write_directory(
     trace: &TraceDirectory,
     mut calls: Calls,
     format: ExportFormat,
+    to: &Destination,
     path: &Path,
 ) -> Result<Option<Missing>, Failure> {
     let failed = cannot_write(path);
-    let directory = WholeDirectory::create(path).map_err(&failed)?;
+    let old = to.force.then_some(format.is_alone_in());
+    let directory = WholeDirectory::create(path, old).map_err(&failed)?;
     let note = |note: &str| log::warn!("{note}");
     let into = directory.path();
     let written = match format {
@@ -519,5 +531,77 @@ mod tests {
         let error = export(&trace, dat, &excerpt, &stacks, &to, nobody).unwrap_err();
         let full = error.message.starts_with("cannot write /dev/full: ");
         assert!(full && error.status.code() == 106, "{}", error.message);
+    }
+
+    #[test]
+    fn an_older_export_is_replaced_and_nothing_that_is_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let trace = folder.path().join("trace");
+        let text = Text {
+            functions: &[],
+            limit: None,
+        };
+        let metadata = Metadata {
+            vcpus: 1,
+            tracer: GRAPH.into(),
+            ..Metadata::default()
+        };
+        let writer = UftraceWriter::create(&trace, text, metadata, false).unwrap();
+        writer.finish().unwrap();
+        let (excerpt, stacks) = (Excerpt::default(), StackOptions::default());
+        for (format, file) in [
+            (ExportFormat::Ctf, "metadata"),
+            #[cfg(feature = "parquet")]
+            (ExportFormat::Parquet, "calls.parquet"),
+        ] {
+            let place = folder.path().join(file);
+            let export = |force| {
+                let to = Destination {
+                    output: Some(place.clone()),
+                    host: None,
+                    force,
+                };
+                let nobody = |_: Option<u64>| Ok(Watch::default());
+                export(&trace, format, &excerpt, &stacks, &to, nobody)
+                    .err()
+                    .map(|failure| failure.message)
+            };
+            assert_eq!(export(false), None);
+            let whole = fs::read(place.join(file)).unwrap();
+            assert!(export(false).unwrap().contains("is there already"));
+            // The new one is another file.
+            let old = fs::File::open(place.join(file)).unwrap();
+            assert_eq!(export(true), None);
+            assert_eq!(fs::read(place.join(file)).unwrap(), whole);
+            let inode = |found: fs::Metadata| std::os::unix::fs::MetadataExt::ino(&found);
+            let fresh = fs::metadata(place.join(file)).unwrap();
+            assert_ne!(inode(old.metadata().unwrap()), inode(fresh));
+            for more in ["notes.txt", "vcpu0x", "vcpu"] {
+                fs::write(place.join(more), "mine").unwrap();
+                assert!(
+                    export(true)
+                        .unwrap()
+                        .contains("--force replaces nothing else")
+                );
+                assert_eq!(fs::read(place.join(more)).unwrap(), b"mine");
+                fs::remove_file(place.join(more)).unwrap();
+            }
+            fs::create_dir(place.join("vcpu7")).unwrap();
+            assert!(export(true).is_some());
+            fs::remove_dir(place.join("vcpu7")).unwrap();
+            // What another tracer has described, or nobody.
+            fs::rename(place.join(file), folder.path().join("away")).unwrap();
+            if format == ExportFormat::Ctf {
+                fs::write(
+                    place.join(file),
+                    "/* CTF 1.8 */\nenv { tracer_name = \"lttng-modules\"; };",
+                )
+                .unwrap();
+                assert!(export(true).is_some());
+                fs::remove_file(place.join(file)).unwrap();
+                fs::write(place.join("vcpu0"), "").unwrap();
+            }
+            assert!(export(true).is_some());
+        }
     }
 }

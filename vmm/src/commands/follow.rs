@@ -50,7 +50,7 @@ pub fn follow(
         let rest = REST.max(SHARE * took);
         let rest = left.map_or(rest, |left| left.min(rest));
         match rung_within(&events, rest).map_err(failed)? {
-            Some(VMM) => return Ok(Followed::Ended(Outcome::Vanished(process.pid()))),
+            Some(VMM) => return Ok(Followed::Ended(Outcome::of_ended(process))),
             Some(_) if signals.take() => return Ok(Followed::Ended(Outcome::Interrupted)),
             _ => {}
         }

@@ -8,12 +8,16 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use tempfile::{Builder, TempDir};
 
 /// The file that is locked.
 const MARK: &str = "exotrace.part";
 /// What is written there.
 const WHOLE: &str = "whole";
+/// What stood in its place, on its way out.
+const OLD: &str = "old";
 /// Letters and digits at random at the end of the name.
 const RANDOM: usize = 6;
 
@@ -55,6 +59,26 @@ impl Part {
     /// When it cannot take its place; then nothing is left of it.
     pub fn put(self) -> io::Result<()> {
         fs::rename(self.path(), &self.place)
+    }
+
+    /// It is complete, and what stands in its place goes: at no moment is nothing there, where the file system can exchange two
+    /// names.
+    ///
+    /// # Errors
+    /// When it cannot take its place; then nothing is left of it, and what stood there stays.
+    pub fn put_instead(self) -> io::Result<()> {
+        let (fresh, place) = (self.path(), &self.place);
+        match renameat_with(CWD, &fresh, CWD, place, RenameFlags::EXCHANGE) {
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                let old = self.directory.path().join(OLD);
+                fs::rename(place, &old)?;
+                fs::rename(&fresh, place).inspect_err(|_| {
+                    // What is wrong is said.
+                    let _ = fs::rename(&old, place);
+                })
+            }
+            other => Ok(other?),
+        }
     }
 }
 
@@ -134,7 +158,7 @@ fn left(mark: &Path) -> Option<File> {
 
 #[cfg(test)]
 mod tests {
-    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    use rustix::fs::{FileType, Mode, mknodat};
 
     use super::*;
 

@@ -25,9 +25,7 @@ pub(super) fn tail(options: &CtlOptions, of: &TailOptions) -> Result<ExitStatus,
     loop {
         match asked.told().map_err(Failure::bad_input)? {
             Told::Events(mut some) => {
-                let count = usize::try_from(left).unwrap_or(usize::MAX);
-                some.events.truncate(count);
-                left -= some.events.len() as u64;
+                left -= first(&mut some.events, left);
                 let text = match options.json {
                     true => json(&some.events)?,
                     false => shown(&mut lines, some.events),
@@ -48,6 +46,19 @@ pub(super) fn tail(options: &CtlOptions, of: &TailOptions) -> Result<ExitStatus,
     }
 }
 
+/// Leaves so many events of the guest's, with what is said before the last of them. Returns how many there are.
+fn first(events: &mut Vec<LiveEvent>, most: u64) -> u64 {
+    let mut count = 0;
+    let is_last = |event: &LiveEvent| {
+        count += u64::from(event.is_of_guest());
+        count == most
+    };
+    if let Some(last) = events.iter().position(is_last) {
+        events.truncate(last + 1);
+    }
+    count
+}
+
 fn json(events: &[LiveEvent]) -> Result<String, Failure> {
     let lines = events.iter().map(printable::json);
     let lines = lines.map(|line| line.map(|line| line + "\n"));
@@ -57,4 +68,48 @@ fn json(events: &[LiveEvent]) -> Result<String, Failure> {
 fn shown(lines: &mut Lines, events: Vec<LiveEvent>) -> String {
     events.into_iter().for_each(|event| lines.add(event));
     lines.take()
+}
+
+#[cfg(test)]
+mod tests {
+    use trace::live::Happening;
+
+    use super::*;
+
+    fn event(what: Happening) -> LiveEvent {
+        LiveEvent {
+            time_ns: 0,
+            vcpu: 0,
+            thread: 0,
+            task: None,
+            depth: 0,
+            what,
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_losses_is_none_of_the_events_that_are_wanted() {
+        let entry = || {
+            event(Happening::Entry {
+                function: "f".to_owned(),
+                caller: None,
+            })
+        };
+        let count = 7;
+        let remarks = [
+            Happening::Lost { count },
+            Happening::LostEvents { count },
+            Happening::Unread { count },
+            Happening::Stall { length_ns: count },
+            Happening::Wait { length_ns: count },
+        ];
+        for remark in remarks {
+            let remark = || event(remark.clone());
+            let told = vec![remark(), entry(), remark(), entry(), remark(), entry()];
+            for (most, counted, left) in [(1, 1, 2), (2, 2, 4), (3, 3, 6), (4, 3, 6)] {
+                let mut told = told.clone();
+                assert_eq!((first(&mut told, most), told.len()), (counted, left));
+            }
+        }
+    }
 }

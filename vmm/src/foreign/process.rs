@@ -322,6 +322,19 @@ impl Process {
         }
     }
 
+    /// The signal that has ended it, as far as that can still be seen: whoever has started it may have been told of its end
+    /// before, and then nobody else is.
+    #[must_use]
+    pub fn killed_by(&self) -> Option<i32> {
+        // Where `exit_code` stands in `stat`, from its state on, and what of it is the signal.
+        const EXIT_CODE: usize = 49;
+        const SIGNAL: i32 = 0x7f;
+        let stat = fs::read_to_string(self.path("stat")).ok()?;
+        let code = after_name(&stat)?.split_ascii_whitespace().nth(EXIT_CODE)?;
+        let signal = code.parse::<i32>().ok()? & SIGNAL;
+        (signal != 0).then_some(signal)
+    }
+
     /// Whether a thread has been told to end.
     fn is_killed(&self, thread: i32) -> bool {
         const KILL: u64 = 1 << (libc::SIGKILL - 1);
@@ -539,14 +552,37 @@ mod tests {
         assert!(!process.threads().unwrap().is_empty());
         assert!(!process.mappings().unwrap().is_empty());
         assert!(!process.is_ending());
+        assert_eq!(process.killed_by(), None);
         // It ends when nobody can write to it any more.
         drop(other.stdin.take());
+        has_ended(&process);
+        assert!(process.is_ending());
+        assert_eq!(process.killed_by(), None);
         other.wait().unwrap();
         assert!(process.is_ending());
         for pid in [0, -1, i32::MAX] {
             let gone = Process::open(pid);
             assert!(matches!(gone, Err(ForeignError::NoProcess { .. })), "{pid}");
         }
+    }
+
+    /// Waits until it has, and leaves it to who has started it.
+    fn has_ended(process: &Process) {
+        use rustix::process::{WaitId, WaitIdOptions, waitid};
+        let id = WaitId::Pid(rustix::process::Pid::from_raw(process.pid()).unwrap());
+        waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
+    }
+
+    #[test]
+    fn what_was_killed_is_told_from_what_has_ended() {
+        let mut other = Command::new("cat");
+        let mut other = other.stdin(Stdio::piped()).spawn().unwrap();
+        let process = Process::open(other.id().cast_signed()).unwrap();
+        other.kill().unwrap();
+        has_ended(&process);
+        assert_eq!(process.killed_by(), Some(libc::SIGKILL));
+        other.wait().unwrap();
+        assert_eq!(process.killed_by(), None, "nobody can tell any more");
     }
 
     /// What a process has was once looked for with its first thread alone: that one has nothing once it has ended, and others can have

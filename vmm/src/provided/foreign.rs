@@ -23,8 +23,9 @@ impl Provider for Foreign {
 
     /// Its VMM has ended: nothing else rings.
     fn see_to_event(&mut self, _: &mut Tracing) -> Option<Outcome> {
+        let outcome = Outcome::of_ended(self.process());
         self.forget();
-        Some(Outcome::Vanished(self.process().pid()))
+        Some(outcome)
     }
 
     fn let_late_go(&self) -> Option<Duration> {

@@ -78,6 +78,12 @@ impl Armed {
         });
         let listener = listener.of(trigger.occasion.clone(), trigger.times);
         tracing.session(session)?.listen(listener)?;
+        if !tracing
+            .session(session)?
+            .selects_some_of(&trigger.occasion)?
+        {
+            log::warn!("{}", left_out(trigger, session));
+        }
         let halting = match trigger.action.counts_lost() {
             Some(counts_lost) => {
                 let at = HaltAt {
@@ -334,6 +340,14 @@ impl Occurred<'_> {
             }
         }
     }
+}
+
+/// What is said of a trigger that cannot fire as things are.
+fn left_out(trigger: &Trigger, session: &str) -> String {
+    format!(
+        "trigger '{trigger}': the filter of session {session} leaves out every function that it is about, so it cannot fire: \
+         have --filter include one, or add one later (vmm ctl filter add)"
+    )
 }
 
 /// What has happened, for a message.

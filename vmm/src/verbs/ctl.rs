@@ -129,7 +129,7 @@ pub struct TailOptions {
     /// Which session
     #[arg(from_global)]
     pub session: SessionName,
-    /// End after N events (default: with the session)
+    /// End after N events of the guest, lines about what is missing not counted (default: with the session)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
 }

@@ -338,7 +338,9 @@ fn hear(format: Format, occasion: &str) -> Result<Samples, Failed> {
     let (_tail, listener) = tail(|| ());
     let mut drain = drain(&ring, false);
     let listener = listener.of(occasion.parse()?, 1);
-    drain.listen(listener, || Ok::<_, Failed>(Output::told(&image, stream)))?;
+    drain.listen(listener, |live| {
+        Ok::<_, Failed>(Output::told(&image, stream, live))
+    })?;
     rounds(&SharedDrain::new(drain, None), &mut ring)
 }
 

@@ -18,7 +18,7 @@ use terms::addr::Gpa;
 use trace::doubt::{TimeDoubt, TimeDoubts};
 use trace::export::probes::ProbeNote;
 use trace::export::uftrace::{Entries, Metadata};
-use trace::live::Listener;
+use trace::live::{Listener, Live, LostBefore};
 
 use self::dumping::Dumping;
 use self::off_times::{OffTime, OffTimes};
@@ -403,17 +403,17 @@ impl Drain {
     }
 
     /// One more listens from now on. Where nothing was taken out of the rings, they are read from now on, and what is read
-    /// goes to what `begin` makes.
+    /// goes to what `begin` makes of who listens.
     ///
     /// # Errors
     /// What `begin` says.
     pub fn listen<E>(
         &mut self,
         listener: Listener,
-        begin: impl FnOnce() -> Result<Output, E>,
+        begin: impl FnOnce(Live) -> Result<Output, E>,
     ) -> Result<(), E> {
         if !self.is_written {
-            let output = begin()?;
+            let output = begin(Live::after(lost_before(&self.calls, self.points.as_ref())))?;
             if let Some(encoding) = output.encodes() {
                 self.encode(&encoding);
             }
@@ -570,4 +570,20 @@ fn say_gap(drain: &mut Drain) {
         head: first.source.reader.head(),
         until,
     });
+}
+
+/// What is written over by now, of which nobody was told.
+fn lost_before(calls: &CallRings, points: Option<&EventDrain>) -> LostBefore {
+    let unread = |reader: &RingReader| {
+        let told = reader.losses().overwritten;
+        (reader.ring(), reader.overwritten().saturating_sub(told))
+    };
+    let points = points.into_iter().flat_map(EventDrain::readers);
+    LostBefore {
+        calls: calls
+            .each()
+            .map(|calls| unread(&calls.source.reader))
+            .collect(),
+        points: points.map(unread).collect(),
+    }
 }

@@ -18,10 +18,10 @@ fn graph() -> (MockGuest, SessionMemory, Polled, Tail) {
     TICKS.set(BEGUN);
     let polled = reader_at(&guest, &place, None, paged(TICKING));
     let (tail, listener) = tail(|| ());
-    let begin = || {
+    let begin = |live| {
         let image = Arc::new(nop_image(FUNCTIONS));
         let stream = Stream::of_graph(1, STACK, WAITING_MAX).unwrap();
-        Ok::<_, ()>(Output::told(&image, stream))
+        Ok::<_, ()>(Output::told(&image, stream, live))
     };
     polled.lock().listen(listener, begin).unwrap();
     (guest, place, polled, tail)
@@ -178,7 +178,7 @@ fn dumped_from(
 ) -> Vec<(u64, Option<u64>, Option<String>)> {
     let (tail, listener) = tail(|| ());
     let stream = Stream::of_graph(rings, STACK, usize::MAX).unwrap();
-    let mut output = Output::told(&Arc::new(nop_image(FUNCTIONS)), stream);
+    let mut output = Output::told(&Arc::new(nop_image(FUNCTIONS)), stream, Live::default());
     let mut backlog = Backlog::default();
     backlog.news.listeners.push(listener);
     output.take(&mut backlog, &Alone);
@@ -204,9 +204,9 @@ fn a_dump_has_the_gaps_of_before_too() {
         let (guest, place, polled) = unread(1);
         let _heard = is_read.then(|| {
             let (tail, listener) = tail(|| ());
-            let begin = || {
+            let begin = |live| {
                 let stream = Stream::of_graph(1, STACK, WAITING_MAX).unwrap();
-                Ok::<_, ()>(Output::told(&Arc::new(nop_image(FUNCTIONS)), stream))
+                Ok::<_, ()>(Output::told(&Arc::new(nop_image(FUNCTIONS)), stream, live))
             };
             polled.lock().listen(listener, begin).unwrap();
             tail

@@ -173,3 +173,45 @@ fn who_begins_to_listen_hears_first_what_the_host_has_told_since_the_session_beg
     let of_host = heard.iter().filter(|event| is_of_host(&event.what));
     assert_eq!((of_host.count(), heard.len()), (4, 6), "{heard:?}");
 }
+
+/// A newcomer was once told of a loss as long as the run, of a time at which nobody had listened.
+#[test]
+fn what_was_written_over_before_anybody_listened_is_nobodys_loss() {
+    let (guest, place, mut polled) = reader(None);
+    let holds = Geometry::with_bytes(4096).unwrap().slots();
+    let lost = |tail: &Tail| -> (u64, usize) {
+        let told = tail.take(usize::MAX);
+        let lost = told.iter().filter_map(|event| match event.what {
+            Happening::Lost { count } => Some(count),
+            _ => None,
+        });
+        let calls = told.iter().filter(|event| event.is_of_guest());
+        (lost.sum(), calls.count())
+    };
+    for before in [holds + 50, 3 * holds] {
+        call(&guest, &place, before);
+        polled.drain.round();
+        let newcomer = begins_to_listen(&polled);
+        polled.drain.round();
+        assert_eq!(lost(&newcomer), (0, usize::try_from(holds).unwrap()));
+        // What he was there for is his.
+        call(&guest, &place, 2 * holds);
+        polled.drain.round();
+        assert_eq!(lost(&newcomer).0, holds);
+        drop(newcomer);
+        polled.drain.round();
+        call(&guest, &place, 2 * holds);
+        polled.drain.round();
+        let newcomer = begins_to_listen(&polled);
+        call(&guest, &place, 7);
+        polled.drain.round();
+        assert_eq!(
+            lost(&newcomer).0,
+            7,
+            "between his coming and the first look"
+        );
+        drop(newcomer);
+        polled.drain.round();
+    }
+    assert!(polled.finish().unwrap().is_none());
+}

@@ -46,7 +46,7 @@ use trace::event::Step;
 use trace::export::uftrace::{CallCoder, GRAPH, Metadata, NOP};
 use trace::form::Form;
 use trace::host::{HostStep, HostThread};
-use trace::live::{Happening, Tail, tail};
+use trace::live::{Happening, Live, Tail, tail};
 use trace::report::{Format, print};
 use trace::stream::{Origin, Stream, StreamOptions, WAITING_MAX};
 
@@ -484,7 +484,7 @@ fn heard(tail: &Tail) -> (Vec<String>, Option<u64>) {
 /// One more listens, where something is read already.
 fn listens_too(polled: &Polled) -> Tail {
     let (tail, listener) = tail(|| ());
-    let no_other = || -> Result<Output, ()> { panic!("there is an output") };
+    let no_other = |_: Live| -> Result<Output, ()> { panic!("there is an output") };
     polled.lock().listen(listener, no_other).unwrap();
     tail
 }
@@ -492,10 +492,10 @@ fn listens_too(polled: &Polled) -> Tail {
 /// One listens, where nothing may be read so far.
 fn begins_to_listen(polled: &Polled) -> Tail {
     let (tail, listener) = tail(|| ());
-    let output = || {
+    let output = |live| {
         let image = Arc::new(nop_image(FUNCTIONS));
         let stream = Stream::of_functions(1, WAITING_MAX);
-        Ok::<_, ()>(Output::told(&image, stream))
+        Ok::<_, ()>(Output::told(&image, stream, live))
     };
     polled.lock().listen(listener, output).unwrap();
     tail

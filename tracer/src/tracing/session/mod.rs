@@ -212,6 +212,8 @@ pub(super) struct TraceSession {
     pub tasks: WantedTasks,
     /// Whether anybody was shown what it has recorded.
     has_told: Cell<bool>,
+    /// What was not recorded while the rings were copied.
+    missed: Cell<u64>,
     /// Of its rings when they were closed.
     doubts: TimeDoubts,
     /// The output of the rings to come. It is opened when the session is made, so that a directory
@@ -275,6 +277,7 @@ impl TraceSession {
             only,
             tasks,
             has_told: Cell::new(false),
+            missed: Cell::new(0),
             doubts: TimeDoubts::default(),
             output: None,
             listeners: Vec::new(),
@@ -428,7 +431,7 @@ impl TraceSession {
                         let finished = drain.finish().map_err(TracingError::from);
                         let drain = drain.lock();
                         self.doubts = drain.doubts();
-                        finished.map(|written| self.closing(written, drain.records()))
+                        finished.map(|written| self.closing(written, &drain))
                     }
                     Reader::Counters(_) => Ok(None),
                 };

@@ -90,9 +90,9 @@ impl TraceSession {
             return Ok(());
         };
         let metadata = self.metadata(shared, found);
-        drain.lock().listen(listener, || {
+        drain.lock().listen(listener, |live| {
             let stream = stream(&self.options, &metadata, WAITING_MAX, shared)?;
-            let output = Output::told(&shared.image, stream);
+            let output = Output::told(&shared.image, stream, live);
             Ok(output.with_values(self.options.captures()))
         })
     }
@@ -130,6 +130,8 @@ impl TraceSession {
             dumped.in_stubs = leave_stubs() as u64;
             dumped.missed = drain.lock().dumping().lost_since(&held);
         }
+        self.missed
+            .update(|missed| missed.saturating_add(dumped.missed));
         self.has_told.set(true);
         Ok(dumped)
     }

@@ -9,6 +9,7 @@ use terms::function::FunctionId;
 use super::{Found, LastCalls, Live, Reader, Scratch, Shared, TraceSession};
 use crate::clock::RunClock;
 use crate::collect::counters::Counters;
+use crate::collect::drain::Drain;
 use crate::collect::output::{Holds, Written};
 use crate::filter::{Filter, Side};
 use crate::guest::{Paused, Pauses};
@@ -28,12 +29,21 @@ const STALL: Duration = Duration::from_secs(1);
 
 impl TraceSession {
     /// How it ended.
-    pub(super) fn closing(&self, written: Option<Written>, records: u64) -> Option<Closing> {
+    pub(super) fn closing(&self, written: Option<Written>, drain: &Drain) -> Option<Closing> {
+        let (records, held) = (drain.records(), lost_while_held(self, drain));
         let is_news = records > 0 && !self.has_told.get();
         match written {
             Some(Written { directory, holds }) => Some(match holds {
-                Holds::Events(tally) => Closing::Written { directory, tally },
-                Holds::Records(kept) => Closing::Recorded { directory, kept },
+                Holds::Events(tally) => Closing::Written {
+                    directory,
+                    tally,
+                    held,
+                },
+                Holds::Records(kept) => Closing::Recorded {
+                    directory,
+                    kept,
+                    held,
+                },
             }),
             None => is_news.then(|| Closing::Unkept {
                 session: self.name.clone(),
@@ -265,6 +275,21 @@ impl TraceSession {
             status.anomalies = told.anomalies;
         }
         status
+    }
+}
+
+/// Records that were lost because dumps had the rings keep what they held: not for want of room.
+fn lost_while_held(session: &TraceSession, drain: &Drain) -> u64 {
+    match session.options.mode {
+        // Rings that are written over refuse nothing else.
+        Mode::Overwrite => {
+            let rings = [drain.status(), drain.event_status()];
+            let refused = rings.iter().flatten().map(|ring| ring.discarded);
+            refused.fold(0, u64::saturating_add)
+        }
+        // Full rings refuse, too.
+        Mode::Discard => session.missed.get(),
+        Mode::Lossless => 0,
     }
 }
 

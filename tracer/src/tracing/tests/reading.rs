@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::*;
+use crate::ring::reader::Mode;
+use crate::tracing::checks::check_occasion;
 
 thread_local! {
     /// Those that are read here.
@@ -86,4 +88,67 @@ fn a_session_that_nobody_has_read_is_named() {
         OneSession::read_now(&tracing, &BTreeSet::from(["nobody"])),
         BTreeSet::new()
     );
+}
+
+/// Larger rings were advised, of which a dump takes longer to copy.
+#[test]
+fn what_is_lost_while_a_dump_holds_the_rings_is_no_want_of_room() {
+    for (mode, known) in [(Mode::Overwrite, 7), (Mode::Discard, 0)] {
+        let folder = tempfile::tempdir().unwrap();
+        let session = SessionOptions {
+            mode,
+            ..small(Some(&folder.path().join("trace")))
+        };
+        let (mut tracing, guest) = prepared(session);
+        let started = tracing.start(&guest, DEFAULT_SESSION, None, &everything());
+        started.unwrap();
+        let place = tracing.rings_of(DEFAULT_SESSION).unwrap();
+        let counted = place.cells[0].wrapping_add(u64::from(LOST.unsigned_abs()));
+        guest.target().write_word(counted, 7).unwrap();
+        let finished = tracing.finish(&guest, None).unwrap();
+        let [Closing::Written { tally, held, .. }] = &finished.closings[..] else {
+            panic!("{:?}", finished.closings);
+        };
+        assert_eq!((tally.lost, *held), (7, known), "{mode:?}");
+    }
+}
+
+/// It was waited for, without a word, although no stub would ever tell of it.
+#[test]
+fn what_no_function_of_the_filter_can_be_is_told_from_what_one_can() {
+    let (mut tracing, guest) = prepared(small(None));
+    let names: Vec<String> = nop_image(FUNCTIONS)
+        .functions
+        .iter()
+        .map(|function| function.name.to_string())
+        .collect();
+    let sees = |tracing: &mut Tracing, occasion: &str| {
+        let session = tracing.session(DEFAULT_SESSION).unwrap();
+        session.selects_some_of(&occasion.parse().unwrap()).unwrap()
+    };
+    assert!(sees(&mut tracing, &names[1]));
+    let one = only(&names[0]);
+    tracing.start(&guest, DEFAULT_SESSION, None, &one).unwrap();
+    let longer = format!("{} > 1us", names[1]);
+    for (occasion, is_seen) in [
+        (&*names[0], true),
+        (&*names[1], false),
+        (&*longer, false),
+        ("*", true),
+        ("event any", true),
+        ("mod:any:*", true),
+    ] {
+        assert_eq!(sees(&mut tracing, occasion), is_seen, "{occasion}");
+    }
+}
+
+#[test]
+fn a_session_of_no_functions_waits_for_the_call_of_none() {
+    let image = nop_image(FUNCTIONS);
+    let call = image.functions[0].name.parse().unwrap();
+    let check = |tracer| check_occasion(&call, tracer, &small(None), &image);
+    check(Tracer::Function).unwrap();
+    let refused = check(Tracer::Nop).unwrap_err().to_string();
+    let expected = "can never be: the session traces no functions";
+    assert!(refused.ends_with(expected), "{refused}");
 }

@@ -1,5 +1,6 @@
 //! Traces on disk, in formats that other tools open.
 
+mod alone;
 pub mod budget;
 pub mod call_formats;
 pub mod chrome;

@@ -109,10 +109,8 @@ impl Lines {
                     event.vcpu
                 ));
             }
-            Happening::Lost { count } => {
-                self.end(&format!("# CPU:{} [LOST {count} EVENTS]", event.vcpu));
-            }
-            Happening::LostEvents { count } => {
+            // As ftrace says it, whatever was lost.
+            Happening::Lost { count } | Happening::LostEvents { count } => {
                 self.end(&format!("# CPU:{} [LOST {count} EVENTS]", event.vcpu));
             }
             Happening::Stall { length_ns } => {

@@ -25,6 +25,23 @@ pub struct LiveEvent {
 }
 
 impl LiveEvent {
+    /// Whether it happened in the guest: everything else is said of what is missing, or of the times.
+    #[must_use]
+    pub const fn is_of_guest(&self) -> bool {
+        match self.what {
+            Happening::Entry { .. }
+            | Happening::Call { .. }
+            | Happening::Return { .. }
+            | Happening::Open { .. }
+            | Happening::Event { .. } => true,
+            Happening::Lost { .. }
+            | Happening::LostEvents { .. }
+            | Happening::Stall { .. }
+            | Happening::Wait { .. }
+            | Happening::Unread { .. } => false,
+        }
+    }
+
     /// What it takes in memory, about.
     #[must_use]
     pub fn bytes(&self) -> usize {

@@ -5,6 +5,7 @@
 
 mod lines;
 mod live_event;
+mod lost_before;
 mod occasion;
 mod open;
 mod tail;
@@ -21,6 +22,7 @@ use terms::function::{FunctionId, Functions};
 
 pub use self::lines::Lines;
 pub use self::live_event::{Happening, LiveEvent};
+pub use self::lost_before::LostBefore;
 pub use self::occasion::{BadOccasion, Occasion};
 pub use self::tail::{Listener, Tail, tail};
 use crate::event::{Event, EventKind, Moment, Sink};
@@ -34,6 +36,7 @@ use crate::host::HostStep;
 pub struct Live {
     listeners: Vec<Listener>,
     known: Known,
+    before: LostBefore,
 }
 
 /// What there is to know about events.
@@ -45,6 +48,15 @@ struct Known {
 }
 
 impl Live {
+    /// Of rings that nobody has read, and what they had lost by then.
+    #[must_use]
+    pub fn after(before: LostBefore) -> Self {
+        Self {
+            before,
+            ..Self::default()
+        }
+    }
+
     /// One more listens from now on.
     pub fn add(&mut self, listener: Listener) {
         self.listeners.push(listener);
@@ -68,11 +80,14 @@ impl Live {
 
     /// Tells everybody who is to hear of it and has room for it.
     fn tell(&mut self, event: &Event, functions: Functions<'_>, has_returns: bool) {
+        let Some(kind) = self.before.news(event) else {
+            return;
+        };
         let known = &self.known;
         let mut told = None;
         for listener in &mut self.listeners {
             if listener.wants(event, &functions, &known.points) {
-                let make = || known.told(event, functions, has_returns);
+                let make = || known.told(event, kind, functions, has_returns);
                 listener.hear(|| told.get_or_insert_with(make).clone());
             }
         }
@@ -85,7 +100,7 @@ impl Live {
         let known = &self.known;
         for listener in &mut self.listeners {
             while let Some(entry) = listener.overdue(now_ns) {
-                let mut told = known.told(&entry, functions, true);
+                let mut told = known.told(&entry, entry.kind, functions, true);
                 if let Happening::Call { function, .. } = told.what {
                     let open_ns = now_ns.saturating_sub(entry.time_ns);
                     told.what = Happening::Open { function, open_ns };
@@ -98,8 +113,15 @@ impl Live {
 }
 
 impl Known {
-    fn told(&self, event: &Event, functions: Functions<'_>, has_returns: bool) -> LiveEvent {
-        let what = match event.kind {
+    /// What is told of an event, of this kind.
+    fn told(
+        &self,
+        event: &Event,
+        kind: EventKind,
+        functions: Functions<'_>,
+        has_returns: bool,
+    ) -> LiveEvent {
+        let what = match kind {
             EventKind::Entry(function) if !has_returns => Happening::Entry {
                 function: name(functions, function),
                 caller: event.caller().map(|address| caller(functions, address)),

@@ -454,3 +454,32 @@ fn functions_that_come_are_waited_for_too() {
     let times: Vec<u64> = tail.take(9).iter().map(|one| one.time_ns).collect();
     assert_eq!(times, [1, 3]);
 }
+
+#[test]
+fn losses_of_before_anybody_came_are_not_told() {
+    let before = LostBefore {
+        calls: [(1, 10)].into(),
+        points: [(1, 5)].into(),
+    };
+    let mut live = Live::after(before);
+    let (tail, listener) = tail(|| ());
+    live.add(listener);
+    let lost = [
+        EventKind::Lost(0),
+        EventKind::Lost(4),
+        EventKind::LostPoints(5),
+        EventKind::Lost(9),
+        EventKind::LostPoints(1),
+        EventKind::Lost(2),
+        EventKind::Lost(0),
+    ];
+    tell(&mut live, lost.map(|kind| event(1, 0, kind)));
+    let told: Vec<_> = tail
+        .take(usize::MAX)
+        .into_iter()
+        .map(|one| one.what)
+        .collect();
+    let lost = |count| Happening::Lost { count };
+    let events = Happening::LostEvents { count: 1 };
+    assert_eq!(told, [lost(0), lost(3), events, lost(2), lost(0)]);
+}

@@ -99,8 +99,14 @@ fn anomalies(trace: &TraceDirectory) -> Vec<String> {
     }
     if side.dropped > 0 {
         lines.push(format!(
-            "{} calls could not be written to disk",
-            side.dropped
+            "{} calls could not be written to disk{}",
+            side.dropped,
+            // They were counted before they were written.
+            if side.anomalies.is_empty() {
+                ""
+            } else {
+                ": calls that are counted above can be among them"
+            }
         ));
     }
     lines

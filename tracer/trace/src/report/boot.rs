@@ -323,7 +323,7 @@ impl Boot {
             .init_calls()
             .filter(|(function, ..)| have(*function))
             .map(|(function, spent, _)| (spent, function, None));
-        let stages = spent_table("stages", stages.collect(), &name);
+        let stages = spent_table(STAGES, stages.collect(), &name);
         let init_calls = spent_table("init_calls", init_calls.collect(), &name);
         let waits = self.waits_table(have, &name);
         let [mut stages, mut init_calls, waits] =
@@ -391,6 +391,9 @@ impl Boot {
     }
 }
 
+/// The table of what calls have callers.
+const STAGES: &str = "stages";
+
 /// What took longest comes first.
 fn spent_table(
     table: &'static str,
@@ -398,7 +401,8 @@ fn spent_table(
     name: &impl Fn(FunctionId) -> String,
 ) -> Table {
     all.sort_by_key(|(spent, function, caller)| (Reverse(spent.total_ns), *function, *caller));
-    let has_callers = all.iter().any(|(_, _, caller)| caller.is_some());
+    // Also where there is none, and so none that has a caller.
+    let has_callers = table == STAGES;
     let row = |(spent, function, caller): (Spent, FunctionId, Option<FunctionId>)| {
         let mut row = vec![
             spent.calls.into(),

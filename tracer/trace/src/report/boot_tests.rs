@@ -226,6 +226,9 @@ fn a_trace_that_has_no_boot_says_so() {
         text.contains("# no boot is in this trace: none of the functions was called"),
         "{text}"
     );
+    // It was headed as that of the init calls.
+    let first = text.lines().find(|line| line.contains("CALLS")).unwrap();
+    assert!(first.ends_with("STAGE <-CALLER"), "{text}");
 }
 
 /// What was waited counts for all that was open meanwhile, once, and for nothing that came before or after.

@@ -247,6 +247,22 @@ impl TraceDirectory {
         self.is_graph() || self.has_callers()
     }
 
+    /// Whether it is known that no record of a call is missing, before any is read.
+    #[must_use]
+    pub fn has_lost_nothing(&self) -> bool {
+        let side = self.side.as_ref().filter(|side| side.finished);
+        side.is_some_and(|side| {
+            let mut missing = side.totals.iter().map(|vcpu| vcpu.lost.max(vcpu.dropped));
+            side.dropped == 0 && missing.all(|count| count == 0)
+        })
+    }
+
+    /// Records that are missing and of which no record says so.
+    #[must_use]
+    pub fn unsaid(&self) -> u64 {
+        self.side.as_ref().map_or(0, |side| side.unsaid)
+    }
+
     /// The period of the clock that the times are from, where it does not tell every nanosecond.
     #[must_use]
     pub fn clock_period_ns(&self) -> Option<u64> {

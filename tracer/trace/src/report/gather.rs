@@ -4,6 +4,7 @@ use terms::function::FunctionId;
 
 use super::Printed;
 use super::boot::Boot;
+use super::callers::Caller;
 use super::calls::Calls;
 use super::directory::TraceDirectory;
 use super::error::ReportError;
@@ -46,14 +47,19 @@ impl Gathered {
             let of = |id| *wanted.entry(id).or_insert_with(|| have(id));
             step.function().is_some_and(of)
         };
+        let said = |step: &Event, functions: &Functions| {
+            let caller = || functions.caller(trace, step);
+            let said = || caller().map_or(Caller::Untraced, Caller::Function);
+            trace.has_callers().then(said)
+        };
         let asks = self.asks_for_functions();
         let mut read = Ok(());
-        if self.asks_for_no_order() && calls.are_all() {
+        if self.asks_for_no_order(trace) && calls.are_all() {
             // Events are gathered also where a thread cannot be read to its end.
             read = calls.each(|step, functions| {
                 self.printed.count_step(step);
                 let is_wanted = asks && is_wanted(step, functions);
-                self.step(step, functions.caller(trace, step), is_wanted);
+                self.step(step, said(step, functions), is_wanted);
             });
         }
         let mut stream = Stream::of(trace, calls, Leaves::Whole)?;
@@ -64,7 +70,7 @@ impl Gathered {
                     for step in shown.steps() {
                         let functions = &stream.calls.functions;
                         let is_wanted = asks && is_wanted(&step, functions);
-                        self.step(&step, functions.caller(trace, &step), is_wanted);
+                        self.step(&step, said(&step, functions), is_wanted);
                         if let Some(boot) = &mut self.boot {
                             boot.add(&step, |id| functions.name(trace, id).into_owned());
                         }
@@ -84,7 +90,16 @@ impl Gathered {
             }
         }
         self.printed.read_events = stream.events();
+        self.lost_unsaid(trace.unsaid());
         read
+    }
+
+    /// So many records are missing, and no step says so.
+    fn lost_unsaid(&mut self, count: u64) {
+        self.printed.lost = self.printed.lost.saturating_add(count);
+        if let Some(summary) = &mut self.summary {
+            summary.lost_unsaid(count);
+        }
     }
 
     /// Whether it matters which functions are wanted, before all is added up.
@@ -93,11 +108,15 @@ impl Gathered {
     }
 
     /// Whether it does not matter which of two threads was first.
-    const fn asks_for_no_order(&self) -> bool {
-        self.timeline.is_none() && self.boot.is_none()
+    fn asks_for_no_order(&self, trace: &TraceDirectory) -> bool {
+        // What has made a call depends on what was lost before it, on any vCPU.
+        let asks_for_callers =
+            self.slowest.is_some() || self.summary.as_ref().is_some_and(Summary::has_callers);
+        let is_whole = !asks_for_callers || trace.has_lost_nothing();
+        self.timeline.is_none() && self.boot.is_none() && is_whole
     }
 
-    fn step(&mut self, step: &Event, caller: Option<FunctionId>, is_wanted: bool) {
+    fn step(&mut self, step: &Event, caller: Option<Caller>, is_wanted: bool) {
         self.at(step.time_ns);
         if let Some(summary) = &mut self.summary {
             summary.add(step, caller);

@@ -204,7 +204,7 @@ impl Ends {
                 function_line(
                     out,
                     vcpu,
-                    &Times::default().moment(point.time_ns),
+                    &Times::default().moment_if_known(trace.time_of_event(point)),
                     &point.to_string(),
                 )
             })?;
@@ -245,7 +245,45 @@ fn print_flat(
 
 #[cfg(test)]
 mod tests {
+    use terms::event_format::{EventFormat, EventId};
+
     use super::*;
+    use crate::export::store::{News, Store};
+    use crate::export::uftrace::{GRAPH, Metadata, NO_CLOCK, UftraceWriter};
+    use crate::testing::{event, functions, text_of};
+
+    /// In the place of the time there was when its ring began.
+    #[test]
+    fn an_event_of_a_trace_without_a_clock_has_no_time() {
+        let folder = tempfile::tempdir().unwrap();
+        for (clock, shown) in [(NO_CLOCK, " -: sent"), ("tsc", " 0.000012: sent")] {
+            let directory = folder.path().join(clock);
+            let metadata = Metadata {
+                vcpus: 1,
+                tracer: GRAPH.into(),
+                clock: clock.into(),
+                ..Metadata::default()
+            };
+            let text = functions(1);
+            let writer = UftraceWriter::create(&directory, text_of(&text), metadata, false);
+            let mut writer = writer.unwrap();
+            let sent = EventFormat::new("sent".into(), Vec::new());
+            writer.learn(News::Points(&[sent.into()]));
+            let sent = event(12_000, 0, 0, 0, EventKind::Point(EventId(0)));
+            writer.append(sent).unwrap();
+            writer.finish().unwrap();
+            let last = Last {
+                calls: 10,
+                until: &[],
+                room: None,
+            };
+            let mut out = Vec::new();
+            print_last(&directory, last, &mut out).unwrap();
+            let text = String::from_utf8(out).unwrap();
+            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(text.contains(shown), "{text}");
+        }
+    }
 
     /// Each was compared with all before it, and all were kept.
     #[test]

@@ -83,10 +83,6 @@ impl<C: OfRow> Nesting<C> {
         }
     }
 
-    pub fn last(&self) -> Option<&C> {
-        self.open.last()
-    }
-
     pub fn last_mut(&mut self) -> Option<&mut C> {
         self.open.last_mut()
     }
@@ -154,7 +150,7 @@ mod tests {
                         all.push(row);
                     }
                 }
-                prop_assert_eq!(nesting.last(), all.last());
+                prop_assert_eq!(nesting.last_mut().copied(), all.last().copied());
                 for row in 0..9 {
                     prop_assert_eq!(nesting.has(row), all.contains(&row));
                 }

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use terms::function::FunctionId;
 use terms::quantity::plain;
 
-use super::callers::Callers;
+use super::callers::{Caller, Callers, NOT_SEEN_IS};
 use super::table::{Cell, Column, Table, Unit};
 use crate::event::{Event, EventKind};
 
@@ -18,7 +18,7 @@ struct Call {
     vcpu: u16,
     thread: u32,
     function: FunctionId,
-    caller: Option<FunctionId>,
+    caller: Caller,
 }
 
 /// The slowest so far.
@@ -79,6 +79,11 @@ impl Slowest {
             shown.len(),
             plain(self.timed, "call")
         );
+        let is_not_seen = |Reverse(call): &Reverse<Call>| call.caller == Caller::NotSeen;
+        let not_seen = shown
+            .iter()
+            .any(is_not_seen)
+            .then(|| NOT_SEEN_IS.to_owned());
         let row = |Reverse(call): Reverse<Call>| {
             let Reverse(entered_ns) = call.entered_ns;
             let name = |id: FunctionId| name(id).into();
@@ -88,7 +93,7 @@ impl Slowest {
                 u64::from(call.vcpu).into(),
                 u64::from(call.thread).into(),
                 Cell::name(name(call.function)),
-                Cell::Name(call.caller.map(name)),
+                Cell::Name(call.caller.shown(name)),
             ]
         };
         Table {
@@ -102,7 +107,7 @@ impl Slowest {
                 Column::new("caller", "<-CALLER", Unit::Name("<-")),
             ],
             rows: shown.into_iter().map(row).collect(),
-            remarks: vec![remark],
+            remarks: std::iter::once(remark).chain(not_seen).collect(),
         }
     }
 }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use terms::function::FunctionId;
 use terms::quantity::plain;
 
+use super::callers::{Caller, Callers, NOT_SEEN_IS};
 use super::nesting::{Nesting, OfRow};
 use super::rows::Rows;
 use super::spread::Spread;
@@ -32,8 +33,8 @@ pub(crate) enum By {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     function: FunctionId,
-    /// None of what nobody who is traced has called, and where callers have no rows.
-    caller: Option<FunctionId>,
+    /// The same for all where callers have no rows.
+    caller: Caller,
 }
 
 impl By {
@@ -98,7 +99,6 @@ pub(crate) struct Row {
 /// A call that is open.
 #[derive(Debug, Clone, Copy)]
 struct Open {
-    function: FunctionId,
     /// The place of its row.
     row: usize,
     /// Nanoseconds in the calls from it.
@@ -121,9 +121,12 @@ pub(crate) struct Summary {
     /// Where in `rows`.
     places: StepMap<Key, usize>,
     threads: StepMap<u32, Nesting<Open>>,
+    callers: Callers,
     calls: u64,
     /// Of each vCPU that has lost any.
     lost: BTreeMap<u16, u64>,
+    /// Of nobody knows which.
+    unsaid: u64,
 }
 
 impl Summary {
@@ -135,16 +138,23 @@ impl Summary {
         }
     }
 
-    /// The next step of a thread; `caller` is who made the call, where the step itself says that.
-    pub fn add(&mut self, step: &Event, caller: Option<FunctionId>) {
+    /// Whether callers have rows.
+    pub fn has_callers(&self) -> bool {
+        self.by != By::Function
+    }
+
+    /// The next step of a thread; `caller` is who made the call, where the trace itself says that: else steps of all threads come in the order of time, where callers have rows.
+    pub fn add(&mut self, step: &Event, caller: Option<Caller>) {
+        let caller = match self.by {
+            By::Function => Caller::default(),
+            By::Caller | By::Callee => caller.unwrap_or_else(|| self.callers.caller(step)),
+        };
         let open = self.threads.entry(step.thread).or_default();
         match step.kind {
             EventKind::Entry(function) => {
                 self.calls += 1;
                 // Of a trace of functions nothing returns.
                 open.cut(step.depth as usize);
-                let caller = caller.or_else(|| open.last().map(|call| call.function));
-                let caller = caller.filter(|_| self.by != By::Function);
                 let key = Key { function, caller };
                 let row = *self.places.entry(key).or_insert_with(|| {
                     self.rows.push((key, Row::default()));
@@ -155,7 +165,6 @@ impl Summary {
                 }
                 let is_outermost = !open.has(row);
                 open.push(Open {
-                    function,
                     row,
                     inner: 0,
                     is_outermost,
@@ -182,6 +191,11 @@ impl Summary {
             | EventKind::Wait(_)
             | EventKind::Host(_) => {}
         }
+    }
+
+    /// So many records are missing, of which no step says so.
+    pub fn lost_unsaid(&mut self, count: u64) {
+        self.unsaid = self.unsaid.saturating_add(count);
     }
 
     /// The rows, with the names of their functions.
@@ -211,13 +225,22 @@ impl Summary {
         has_times: bool,
         wanted: &Rows,
     ) -> Table {
-        let all_lost = self.lost.values().copied().fold(0, u64::saturating_add);
+        let all_lost = self
+            .lost
+            .values()
+            .copied()
+            .fold(self.unsaid, u64::saturating_add);
         let calls = plain(self.calls, "call");
         let rows = plain(self.rows.len() as u64, self.by.noun());
         let mut remarks = vec![format!("{calls} of {rows}, {all_lost} lost")];
         let of_vcpu = |(vcpu, count)| format!("CPU:{vcpu} [LOST {count} EVENTS]");
         remarks.extend(self.lost.iter().map(of_vcpu));
         let sorted = self.sorted(name, has_times).into_iter();
+        let not_seen = self
+            .rows
+            .iter()
+            .any(|(key, _)| key.caller == Caller::NotSeen);
+        remarks.extend(not_seen.then(|| NOT_SEEN_IS.to_owned()));
         let chosen = sorted.filter(|named| wanted.have(named.chosen_by()));
         Table {
             name: self.by.table(),
@@ -242,12 +265,12 @@ impl Summary {
                 names: self.names(*key, &name),
             })
             .collect();
-        let mut groups: HashMap<Option<FunctionId>, u64> = HashMap::new();
+        let mut groups: HashMap<Caller, u64> = HashMap::new();
         for named in &rows {
             let sum = groups.entry(named.group).or_default();
             *sum = sum.saturating_add(weight(named.row));
         }
-        let sum = |group: &Option<FunctionId>| groups.get(group).copied().unwrap_or_default();
+        let sum = |group: &Caller| groups.get(group).copied().unwrap_or_default();
         rows.sort_by(|a, b| {
             let by_group = sum(&b.group).cmp(&sum(&a.group));
             let by_group = by_group.then_with(|| a.names.first().cmp(&b.names.first()));
@@ -258,9 +281,9 @@ impl Summary {
     }
 
     /// What stands together.
-    fn group(&self, key: Key) -> Option<FunctionId> {
+    fn group(&self, key: Key) -> Caller {
         match self.by {
-            By::Function | By::Caller => Some(key.function),
+            By::Function | By::Caller => Caller::Function(key.function),
             By::Callee => key.caller,
         }
     }
@@ -271,7 +294,8 @@ impl Summary {
         Key { function, caller }: Key,
         name: impl Fn(FunctionId) -> N,
     ) -> Vec<Option<String>> {
-        let [function, caller] = [Some(function), caller].map(|id| id.map(|id| name(id).into()));
+        let name = |id| name(id).into();
+        let (function, caller) = (Some(name(function)), caller.shown(name));
         match self.by {
             By::Function => vec![function],
             By::Caller => vec![function, caller],
@@ -324,7 +348,7 @@ impl Row {
 /// A row with the names that it is shown with.
 struct Named<'a> {
     row: &'a Row,
-    group: Option<FunctionId>,
+    group: Caller,
     names: Vec<Option<String>>,
 }
 

@@ -135,7 +135,7 @@ fn moments_have_nanoseconds_when_one_asks_for_them() {
     let text = printed(&with(Format::Overview));
     let expected = "time      0.000239500 s, from 0.000001000 to 0.000240500\n";
     assert!(text.contains(expected), "{text}");
-    let row = "\n       200.500       0.000040000    1       1  f1 <-f2\n";
+    let row = "\n       200.500       0.000040000    1       1  f1 <-(not seen)\n";
     assert!(text.contains(row), "{text}");
     assert!(
         text.contains("\n   DURATION us      ENTERED AT s  CPU"),

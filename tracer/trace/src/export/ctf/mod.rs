@@ -8,7 +8,7 @@ mod packet;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use terms::field::FieldValue;
@@ -18,6 +18,7 @@ pub use self::description::About;
 use self::description::{Call, Class, Kind, OWN, REMARK};
 use self::packet::{Payload, Stream};
 use crate::event::{Event, EventKind};
+use crate::export::alone;
 use crate::export::events::EventLine;
 use crate::export::remark::Remark;
 use crate::export::tids::Thread;
@@ -26,6 +27,32 @@ use crate::export::tids::Thread;
 const DESCRIPTION: &str = "metadata";
 /// Events of the guest's own that are told apart; what there is more is a remark.
 const CLASSES_MAX: usize = 4096;
+
+/// What a description of ours has near its beginning.
+const OURS: &str = "tracer_name = \"exotrace\"";
+/// Where that is.
+const NEAR: u64 = 4096;
+
+/// Whether a directory is such an export and nothing else: described as one of ours, and beside that streams of vCPUs.
+///
+/// # Errors
+/// What the system says.
+pub fn is_alone_in(directory: &Path) -> io::Result<bool> {
+    let is_stream = |name: &str| {
+        let vcpu = name.strip_prefix("vcpu");
+        vcpu.is_some_and(|vcpu| vcpu.parse::<u16>().is_ok())
+    };
+    if alone::files(directory, |name| name == DESCRIPTION || is_stream(name))?.is_none() {
+        return Ok(false);
+    }
+    let mut begin = Vec::new();
+    match File::open(directory.join(DESCRIPTION)) {
+        Ok(description) => description.take(NEAR).read_to_end(&mut begin)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    Ok(String::from_utf8_lossy(&begin).contains(OURS))
+}
 
 /// Writes one trace.
 #[derive(Debug)]
@@ -152,6 +179,10 @@ impl Ctf {
     /// What the system says.
     pub fn remark(&mut self, remark: &Remark) -> io::Result<()> {
         let text = Payload::default().text(&remark.to_string());
+        if matches!(remark, Remark::Cut(..) | Remark::Doubt(..)) && self.streams.is_empty() {
+            // What is said of all of the trace is said also where nothing has happened by then.
+            self.stream(0)?;
+        }
         let only = remark.vcpu().filter(|vcpu| self.streams.contains_key(vcpu));
         let is_of = |vcpu: u16| only.is_none_or(|one| one == vcpu);
         let streams = self.streams.iter_mut();

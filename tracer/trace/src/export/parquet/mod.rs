@@ -15,6 +15,7 @@ use terms::printable;
 use self::table::Presence::{Always, Sometimes};
 use self::table::{Cell, Column, Kind, Table};
 use crate::event::{Event, EventKind};
+use crate::export::alone;
 use crate::export::events::EventLine;
 use crate::export::remark::Remark;
 
@@ -103,6 +104,22 @@ struct Open {
     caller: Option<ByteArray>,
 }
 
+/// The tables.
+const TABLES: [&str; 5] = ["calls", "events", "functions", "losses", "remarks"];
+
+/// Whether a directory is such an export and nothing else: it has every table, and no other file.
+///
+/// # Errors
+/// What the system says.
+pub fn is_alone_in(directory: &Path) -> io::Result<bool> {
+    let is_table = |name: &str| {
+        let table = name.strip_suffix(".parquet");
+        table.is_some_and(|table| TABLES.contains(&table))
+    };
+    let tables = alone::files(directory, is_table)?;
+    Ok(tables == Some(TABLES.len()))
+}
+
 /// Writes one trace.
 #[derive(Debug)]
 pub struct Parquet {
@@ -126,12 +143,13 @@ impl Parquet {
             let path = directory.join(format!("{name}.parquet"));
             Table::create(&path, name, columns)
         };
+        let [calls, events, functions, losses, remarks] = TABLES;
         Ok(Self {
-            calls: table("calls", &CALLS)?,
-            events: table("events", &EVENTS)?,
-            functions: table("functions", &FUNCTIONS)?,
-            losses: table("losses", &LOSSES)?,
-            remarks: table("remarks", &REMARKS)?,
+            calls: table(calls, &CALLS)?,
+            events: table(events, &EVENTS)?,
+            functions: table(functions, &FUNCTIONS)?,
+            losses: table(losses, &LOSSES)?,
+            remarks: table(remarks, &REMARKS)?,
             has_ends,
             open: HashMap::new(),
             names: HashMap::new(),

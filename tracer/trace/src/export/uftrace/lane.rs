@@ -230,6 +230,11 @@ impl<S: Storage> Lane<S> {
         self.waiting.records.is_empty() && self.unsaid == 0
     }
 
+    /// Records that are missing, of which the file does not say so.
+    pub const fn unsaid(&self) -> u64 {
+        self.unsaid
+    }
+
     /// Writes what waits. What cannot be written is dropped and counted.
     pub fn flush(&mut self) -> Result<(), ExportError> {
         if self.is_said() {

@@ -432,8 +432,11 @@ impl UftraceWriter {
         }
         self.side.totals = self.totals().collect();
         self.side.events = self.events.totals();
+        let unsaid = self.lanes.iter().map(Lane::unsaid);
+        self.side.unsaid = unsaid.fold(0, u64::saturating_add);
         if let Some(threads) = &self.threads {
             self.side.dropped = threads.lanes.totals().dropped;
+            self.side.unsaid = self.side.unsaid.saturating_add(threads.lanes.unsaid());
         }
         self.side.finished = flushed.is_ok() && !self.is_cut;
         let (comments, span) = match self.write_comments() {

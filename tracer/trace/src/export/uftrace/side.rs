@@ -263,6 +263,9 @@ pub struct SideFile {
     /// Calls of a graph trace that could not be written to disk.
     #[serde(default)]
     pub dropped: u64,
+    /// Records that are missing and of which no record says so: not even that could be written.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub unsaid: u64,
     /// The names of the threads of a graph trace, as `comm-pid`, by number, where the guest told.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub threads: BTreeMap<u32, String>,
@@ -343,6 +346,7 @@ impl SideFile {
             metadata,
             strays: 0,
             dropped: 0,
+            unsaid: 0,
             threads: BTreeMap::new(),
             anomalies: Vec::new(),
             doubts: Vec::new(),

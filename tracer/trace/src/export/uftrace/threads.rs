@@ -500,6 +500,12 @@ impl ThreadLanes {
         lanes.for_each(|thread| thread.lane.say_in_place());
     }
 
+    /// Records that are missing, of which no file says so.
+    pub fn unsaid(&self) -> u64 {
+        let lanes = self.lanes.iter().flatten();
+        lanes.fold(0, |sum, thread| sum.saturating_add(thread.lane.unsaid()))
+    }
+
     /// What all of them have come to.
     pub fn totals(&self) -> LaneTotals {
         let lanes = self.lanes.iter().flatten();

@@ -78,6 +78,9 @@ fn whatever_of_a_trace_is_not_written_is_counted_and_the_rest_is_whole() {
             let side = fs::read_to_string(directory.join(layout::SIDE_FILE)).unwrap();
             let side: serde_json::Value = serde_json::from_str(&side).unwrap();
             let lost = side["events"]["lost"].as_u64().unwrap_or_default();
+            // Also where there was no room to say so beside the calls.
+            let missing = dropped..=dropped + lost;
+            assert!(missing.contains(&printed.lost), "{name}, {room} bytes");
             assert_eq!(printed.events + lost, POINTS, "{name}, {room} bytes");
             let files = fs::read_dir(&directory).unwrap().map(Result::unwrap);
             let records = files.filter(|file| {
