@@ -6,14 +6,12 @@ use crate::ring::geometry::Geometry;
 use crate::ring::reader::Mode;
 use crate::tasks::WantedTasks;
 use image::Image;
-use terms::function::FunctionId;
 use trace::glob::Pattern;
 use trace::graph::rules::Rules;
 use trace::live::Occasion;
 
 use super::error::{NotApplicable, TracingError};
 use super::options::{ClockSource, PERIODS_NS, RECORD_BYTES, SessionOptions, Tracer};
-use super::session::{Shared, TraceSession};
 
 const KIB: u64 = 1024;
 /// Longest name of a session.
@@ -135,25 +133,6 @@ pub(super) fn check_occasion(
         occasion: occasion.to_string(),
         reason,
     })
-}
-
-/// Whether a session's filter has a function that the occasion is about, or may have one of a module that comes.
-pub(super) fn selects_some_of(
-    session: &TraceSession,
-    occasion: &Occasion,
-    shared: &Shared,
-) -> bool {
-    let (Occasion::Call(name) | Occasion::Longer(name, _)) = occasion else {
-        return true;
-    };
-    let image = &shared.image;
-    let is_it = |id: &FunctionId| {
-        let function = image.functions.get(id.index());
-        function.is_some_and(|function| name.matches(function))
-    };
-    let selection = session.select(&session.filter, shared).ok();
-    // What is wrong with a filter is said where it is used.
-    name.is_for_modules() || selection.is_none_or(|all| all.selected.iter().any(is_it))
 }
 
 /// Whether a page is written, and a record has room, as often and as much as can be.

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use terms::function::FunctionId;
 use trace::export::uftrace::Fired;
 use trace::live::{Listener, Occasion};
 
 use super::attachment::Attachment;
-use super::checks::selects_some_of;
-use super::session::{Choosing, HaltAt, Halting};
+use super::session::{Choosing, HaltAt, Halting, Shared, TraceSession};
 use super::{Tracing, TracingError};
 use crate::collect::Polled;
 use status::{Profile, Switched, TaskStatus};
@@ -136,4 +136,19 @@ impl OneSession<'_> {
         let session = self.on.sessions.at(self.index)?;
         Ok(selects_some_of(session, occasion, &self.on.shared))
     }
+}
+
+/// Whether a session's filter has a function that the occasion is about, or may have one of a module that comes.
+fn selects_some_of(session: &TraceSession, occasion: &Occasion, shared: &Shared) -> bool {
+    let (Occasion::Call(name) | Occasion::Longer(name, _)) = occasion else {
+        return true;
+    };
+    let image = &shared.image;
+    let is_it = |id: &FunctionId| {
+        let function = image.functions.get(id.index());
+        function.is_some_and(|function| name.matches(function))
+    };
+    let selection = session.select(&session.filter, shared).ok();
+    // What is wrong with a filter is said where it is used.
+    name.is_for_modules() || selection.is_none_or(|all| all.selected.iter().any(is_it))
 }
