@@ -329,7 +329,7 @@ impl Process {
         // Where `exit_code` stands in `stat`, from its state on, and what of it is the signal.
         const EXIT_CODE: usize = 49;
         const SIGNAL: i32 = 0x7f;
-        let stat = fs::read_to_string(self.path("stat")).ok()?;
+        let stat = text(self.path("stat")).ok()?;
         let code = after_name(&stat)?.split_ascii_whitespace().nth(EXIT_CODE)?;
         let signal = code.parse::<i32>().ok()? & SIGNAL;
         (signal != 0).then_some(signal)

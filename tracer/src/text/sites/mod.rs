@@ -369,10 +369,11 @@ impl Sites {
         let stands = |(site, entry): (&Site, Entry)| {
             let found = site.now.like(|bytes| memory.read(site.at, bytes)).ok()?;
             match entry.found(found) {
-                // What is below a breakpoint comes back, and a kernel that traces its functions itself makes calls of them.
-                Found::Covered | Found::Others { leads_to: Some(_) } => None,
+                // What is below it comes back.
+                Found::Covered => None,
                 Found::Ours | Found::Cut => Some(true),
-                Found::Original | Found::Others { leads_to: None } => Some(false),
+                // A kernel that has just been loaded has calls there.
+                Found::Original | Found::Others { .. } => Some(false),
             }
         };
         let mut seen = ours.take(SAMPLE).filter_map(stands).peekable();
