@@ -1,7 +1,5 @@
 //! What a session records begins, one kind of it after the other: all of it, or nothing.
 
-use terms::event_format::EventId;
-
 use super::TracingError;
 use super::attachment::Attachment;
 use super::probes::SetProbes;
@@ -28,44 +26,30 @@ impl<G: Guest> Beginning<'_, G> {
     /// # Errors
     /// A [`TracingError`]; what has begun before is to be taken back.
     pub fn each(&mut self, filter: Filter, selection: Selection) -> Result<Changed, TracingError> {
-        let Self {
-            on,
-            probes,
-            guest,
-            index,
-            id,
-            stops,
-        } = self;
-        let session = on.sessions.at(*index)?;
-        let (follows, events) = (session.tasks.follows, events_of(session));
-        on.follow_forks(*id, follows)?;
+        let (guest, index) = (self.guest, self.index);
+        let follows = self.on.sessions.at(index)?.tasks.follows;
+        self.on.follow_forks(self.id, follows)?;
         // The page holds the time before the first stub looks at it.
-        on.keep_time(*guest)?;
-        on.begin_events(*guest, *index, &events, stops)?;
-        probes.begin(on, *guest, *index, stops)?;
-        on.change(*guest, *index, *id, (filter, selection), stops)
+        self.on.keep_time(guest)?;
+        self.on.record_own_events(guest, index, true, self.stops)?;
+        self.probes.begin(self.on, guest, index, self.stops)?;
+        let chosen = (filter, selection);
+        self.on.change(guest, index, self.id, chosen, self.stops)
     }
 
     /// What has begun before something else did not ends again, the last first. What does not is said, and stays until somebody stops
     /// the session.
     pub fn take_back(&mut self) {
-        let Self {
-            on,
-            probes,
-            guest,
-            index,
-            id,
-            stops,
-        } = self;
-        let Ok(session) = on.sessions.at(*index) else {
+        let (guest, index) = (self.guest, self.index);
+        let Ok(session) = self.on.sessions.at(index) else {
             return;
         };
-        let (name, events) = (session.name.clone(), events_of(session));
-        let probes = probes.end(on, *guest, *index, stops);
-        let events = on.end_events(*guest, *index, &events, stops);
-        let forks = on.follow_forks(*id, false);
-        let ended = on.sessions.at(*index).map(has_ended);
-        let time = on.keep_time(*guest);
+        let name = session.name.clone();
+        let probes = self.probes.end(self.on, guest, index, self.stops);
+        let events = self.on.record_own_events(guest, index, false, self.stops);
+        let forks = self.on.follow_forks(self.id, false);
+        let ended = self.on.sessions.at(index).map(has_ended);
+        let time = self.on.keep_time(guest);
         // Why it did not begin is worth more, and is what is answered.
         for stays in [probes, events, forks, ended, time] {
             if let Err(error) = stays {
@@ -73,11 +57,6 @@ impl<G: Guest> Beginning<'_, G> {
             }
         }
     }
-}
-
-/// The events that a session records while it is started.
-pub(super) fn events_of(session: &TraceSession) -> Vec<EventId> {
-    session.events.iter().copied().collect()
 }
 
 /// Nothing leads to the stubs of a session any more, or nobody cares.

@@ -149,33 +149,19 @@ impl Attachment {
         self.switch_events(guest, &calls, on, stops)
     }
 
-    /// Has a session record the events that it was made for.
-    pub fn begin_events(
+    /// Has a session that is started record the events that are its own, or not record them any more. Without any there is nothing to do.
+    pub fn record_own_events(
         &mut self,
         guest: &impl Guest,
         index: usize,
-        events: &[EventId],
+        on: bool,
         stops: &mut Stops,
     ) -> Result<(), TracingError> {
+        let events: Vec<EventId> = self.sessions.at(index)?.events.iter().copied().collect();
         if events.is_empty() {
             return Ok(());
         }
-        self.record_events(guest, index, events, true, stops)
-            .map(drop)
-    }
-
-    /// Has a session that is started record these events no more.
-    pub fn end_events(
-        &mut self,
-        guest: &impl Guest,
-        index: usize,
-        events: &[EventId],
-        stops: &mut Stops,
-    ) -> Result<(), TracingError> {
-        if events.is_empty() {
-            return Ok(());
-        }
-        self.record_events(guest, index, events, false, stops)
+        self.record_events(guest, index, &events, on, stops)
             .map(drop)
     }
 

@@ -1,7 +1,7 @@
 //! The life of a session: made, started, stopped, deleted.
 
 use super::attachment::Attachment;
-use super::beginning::{Beginning, events_of, has_ended};
+use super::beginning::{Beginning, has_ended};
 use super::checks::check_applies;
 use super::checks::check_room;
 use super::closing::Closing;
@@ -175,8 +175,7 @@ impl Tracing {
         on.take_up(index)?;
         let stops = &mut Stops::default();
         let changed = on.end_functions(guest, index, stops)?;
-        let events = events_of(on.sessions.at(index)?);
-        on.end_events(guest, index, &events, stops)?;
+        on.record_own_events(guest, index, false, stops)?;
         self.probes.end(on, guest, index, stops)?;
         has_ended(on.sessions.at(index)?);
         on.keep_time(guest)?;

@@ -145,8 +145,7 @@ impl<G: Guest> TaskChange<'_, G> {
         // Also where only of tasks that begin is told from now on, or no more.
         on.change(*guest, *index, *id, (filter, selection), stops)?;
         if takes_others {
-            let events: Vec<_> = on.sessions.at(*index)?.events.iter().copied().collect();
-            on.begin_events(*guest, *index, &events, stops)?;
+            on.record_own_events(*guest, *index, true, stops)?;
             tracing.probes.again(on, *guest, *index, stops)?;
         }
         Ok(())

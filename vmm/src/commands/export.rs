@@ -470,10 +470,8 @@ mod tests {
         assert!(check(ExportFormat::Chrome, None, true));
     }
 
-    #[test]
-    fn what_stood_there_stays_when_nothing_can_be_exported() {
-        let folder = tempfile::tempdir().unwrap();
-        let [trace, file] = ["trace", "calls.svg"].map(|name| folder.path().join(name));
+    /// A graph of no calls, at `trace`.
+    fn without_calls(trace: &Path) {
         let text = Text {
             functions: &[],
             limit: None,
@@ -483,8 +481,15 @@ mod tests {
             tracer: GRAPH.into(),
             ..Metadata::default()
         };
-        let writer = UftraceWriter::create(&trace, text, metadata, false).unwrap();
+        let writer = UftraceWriter::create(trace, text, metadata, false).unwrap();
         writer.finish().unwrap();
+    }
+
+    #[test]
+    fn what_stood_there_stays_when_nothing_can_be_exported() {
+        let folder = tempfile::tempdir().unwrap();
+        let [trace, file] = ["trace", "calls.svg"].map(|name| folder.path().join(name));
+        without_calls(&trace);
         fs::write(&file, "before").unwrap();
         let excerpt = Excerpt::default();
         let stacks = StackOptions::default();
@@ -537,17 +542,7 @@ mod tests {
     fn an_older_export_is_replaced_and_nothing_that_is_more() {
         let folder = tempfile::tempdir().unwrap();
         let trace = folder.path().join("trace");
-        let text = Text {
-            functions: &[],
-            limit: None,
-        };
-        let metadata = Metadata {
-            vcpus: 1,
-            tracer: GRAPH.into(),
-            ..Metadata::default()
-        };
-        let writer = UftraceWriter::create(&trace, text, metadata, false).unwrap();
-        writer.finish().unwrap();
+        without_calls(&trace);
         let (excerpt, stacks) = (Excerpt::default(), StackOptions::default());
         for (format, file) in [
             (ExportFormat::Ctf, "metadata"),
