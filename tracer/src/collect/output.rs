@@ -65,9 +65,20 @@ struct Kept {
 }
 
 impl Kept {
-    /// Whether it was taken away.
+    /// Whether it was taken away, or is just being so: then its first files may still be there.
     fn is_gone(&self) -> bool {
-        !matches!(self.store, Keeper::Nothing(_)) && is_gone(&self.directory)
+        let is_kept = !matches!(self.store, Keeper::Nothing(_));
+        is_kept
+            && (self.error().is_some_and(ExportError::is_of_removed) || is_gone(&self.directory))
+    }
+
+    /// Why not everything was written.
+    fn error(&self) -> Option<&ExportError> {
+        match &self.store {
+            Keeper::Events(store) => store.error(),
+            Keeper::Records(recording) => recording.error(),
+            Keeper::Nothing(why) => Some(why),
+        }
     }
 
     /// What keeps what the rings bring, if that is kept.
@@ -454,7 +465,6 @@ impl Output {
             self.look_at_threads();
         }
         if self.error().is_some() && !self.has_failed {
-            // A file that is not found is one that was taken away.
             self.miss();
             self.say_failed();
         }
@@ -512,11 +522,7 @@ impl Output {
     /// Why not everything was written.
     #[must_use]
     pub fn error(&self) -> Option<&ExportError> {
-        match &self.kept.as_ref()?.store {
-            Keeper::Events(store) => store.error(),
-            Keeper::Records(recording) => recording.error(),
-            Keeper::Nothing(why) => Some(why),
-        }
+        self.kept.as_ref()?.error()
     }
 
     /// What did not fit in a graph trace so far.

@@ -332,6 +332,24 @@ fn a_trace_that_was_taken_away_is_missed_a_second_later() {
     assert_eq!(fs::read_dir(&output).unwrap().count(), 0, "it is not ours");
 }
 
+/// A name that is gone before its file has its own was taken away, and the others will be: the trace was once said to stay
+/// readable then.
+#[test]
+fn a_trace_that_is_just_being_taken_away_is_missed_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("trace");
+    let (guest, place, mut polled) = reader(Some(&output));
+    std::os::unix::fs::symlink("nowhere/there", output.join("exotrace.json.new")).unwrap();
+    call(&guest, &place, CALLS);
+    polled.lock().describe(Metadata::default());
+    polled.round();
+    let error = polled.told().error.expect("its name was taken away");
+    assert!(error.contains("/trace is gone"), "{error}");
+    assert!(output.join("exotrace.json").exists());
+    let error = polled.finish().unwrap_err();
+    assert!(matches!(error, ExportError::Gone(_)), "{error}");
+}
+
 /// It was once: `status` waited for a disk that took nothing, and with it everybody on the control socket.
 #[test]
 fn who_asks_does_not_wait_for_a_disk_that_takes_nothing() {

@@ -83,6 +83,15 @@ pub enum ExportError {
 }
 
 impl ExportError {
+    /// Whether a file was not there that had been put there just before: somebody takes the trace away.
+    #[must_use]
+    pub fn is_of_removed(&self) -> bool {
+        let (Self::Io { source, .. } | Self::Dropped { source, .. }) = self else {
+            return false;
+        };
+        source.kind() == io::ErrorKind::NotFound
+    }
+
     /// The same error, where so many records are missing because of it.
     #[must_use]
     pub fn with_dropped(self, dropped: u64) -> Self {
