@@ -132,14 +132,6 @@ pub enum ApplyError {
         /// The first of them.
         first: Gva,
     },
-    /// The cells of a session could not be switched off.
-    #[error("the cells of session '{name}' cannot be reached: {source}")]
-    Cells {
-        /// Its name.
-        name: String,
-        /// Why not.
-        source: MemoryError,
-    },
     /// Nothing is attached yet.
     #[error("tracing is not attached to the guest yet")]
     NotAttached,

@@ -231,8 +231,7 @@ impl Engine {
     /// from everything that a late writer could damage. Nobody may read its rings any more.
     ///
     /// # Errors
-    /// [`ApplyError::NoSession`], [`ApplyError::StillTracing`], or [`ApplyError::Cells`]; then the
-    /// session is still there.
+    /// [`ApplyError::NoSession`] or [`ApplyError::StillTracing`]; then the session is still there.
     pub fn delete_session(
         &mut self,
         memory: &mut (impl WindowMemory + ?Sized),

@@ -202,38 +202,33 @@ impl Sessions {
     /// Deletes a session that nothing leads to any more: switches its cells off and keeps its memory
     /// from everything that a late writer could damage. Nobody may read its rings any more.
     ///
+    /// Where the window cannot be written any more the cells stay as they are, and nobody gets that memory again.
+    ///
     /// # Errors
-    /// [`ApplyError::NoSession`] or [`ApplyError::Cells`]; then the
-    /// session is still there.
+    /// [`ApplyError::NoSession`].
     pub(super) fn delete(
         &mut self,
         memory: &mut (impl WindowMemory + ?Sized),
         id: SessionId,
     ) -> Result<(), ApplyError> {
-        let session = self.get(id)?;
-        let name = || session.config.name.clone();
-        let heads = switch_off(memory, &session.memory).map_err(|source| ApplyError::Cells {
-            name: name(),
-            source,
-        })?;
-        let event_heads = session.events.as_ref().map_or(Ok(Vec::new()), |events| {
-            switch_off(memory, &events.memory).map_err(|source| ApplyError::Cells {
-                name: name(),
-                source,
-            })
-        })?;
-        let Some(session) = self.slots.get_mut(usize::from(id.0)).and_then(Option::take) else {
-            return Err(ApplyError::NoSession(id.0));
+        let slot = self.slots.get_mut(usize::from(id.0));
+        let session = slot
+            .and_then(Option::take)
+            .ok_or(ApplyError::NoSession(id.0))?;
+        let name = &session.config.name;
+        let mut left = |place: &SessionMemory, has_heads| match switch_off(memory, place) {
+            Ok(heads) => past(place.geometry, if has_heads { heads } else { Vec::new() }),
+            Err(error) => {
+                log::warn!(
+                    "session {name}: its rings cannot be used again, for its cells cannot be reached: {error}"
+                );
+                None
+            }
         };
         // Counters have no heads.
-        let heads = if session.profile.is_some() {
-            Vec::new()
-        } else {
-            heads
-        };
-        let first = past(session.memory.geometry, heads);
+        let first = left(&session.memory, session.profile.is_none());
         if let Some(mut events) = session.events
-            && let Some(first) = past(events.memory.geometry, event_heads)
+            && let Some(first) = left(&events.memory, true)
         {
             events.memory.first = first;
             self.retired_events.entry(id).or_default().push(events);

@@ -10,7 +10,7 @@ use terms::function::FunctionId;
 use terms::region::Region;
 
 use super::MockTarget;
-use crate::clock::page::{Beat, Beats, ClockPage};
+use crate::clock::page::{Beat, Beats, ClockPage, Stall};
 use crate::clock::{HostClock, RunClock, VcpuClocks};
 use crate::collect::{Poller, Pollers, SharedDrain};
 use crate::guest::{
@@ -59,6 +59,8 @@ pub struct MockGuest {
     pub before_running: Option<fn(&mut MockTarget)>,
     /// Whether it goes on when tracing has ended.
     pub goes_on: bool,
+    /// Whether somebody keeps its clock page so.
+    pub keeps_page: fn(Beat) -> bool,
     /// How long it is stopped each time.
     pub pause: Duration,
     /// How often it was stopped.
@@ -80,6 +82,18 @@ pub struct MockRunning {
 /// Its memory. Clones are the same.
 #[derive(Debug, Clone)]
 pub struct MockMemory(Arc<Mutex<MockTarget>>);
+
+/// A clock page that somebody keeps, of whom each that continues another one notes a stall.
+#[derive(Debug)]
+struct MockPage(Beat);
+
+impl ClockPage for MockPage {
+    fn beat(&self) -> Beat {
+        self.0
+    }
+
+    fn spin(&self, _spins: bool) {}
+}
 
 /// The guest while nobody runs.
 #[derive(Debug)]
@@ -106,6 +120,7 @@ impl MockGuest {
             meanwhile: None,
             before_running: None,
             goes_on: false,
+            keeps_page: |_| false,
             pause: Duration::ZERO,
             stops: Arc::default(),
             held: Arc::default(),
@@ -294,10 +309,16 @@ impl Guest for MockGuest {
         &self,
         _at: Gpa,
         _clock: RunClock,
-        _beat: Beat,
-        _beats: Arc<Beats>,
-        _continues: bool,
+        beat: Beat,
+        beats: Arc<Beats>,
+        continues: bool,
     ) -> Result<Box<dyn ClockPage>, NoClockPage> {
+        if (self.keeps_page)(beat) {
+            if continues {
+                beats.note(Stall { begin: 0, end: 0 });
+            }
+            return Ok(Box::new(MockPage(beat)));
+        }
         Err(NoClockPage {
             why: "nobody keeps a clock page for this guest".to_owned(),
         })

@@ -48,8 +48,8 @@ impl Tracing {
     /// traced.
     ///
     /// # Errors
-    /// A [`TracingError`]. When it is about the output, the session is gone all the same; when something in the guest still leads to
-    /// it, it is there as before.
+    /// A [`TracingError`]. When it is about the output or the clock page, the session is gone all the same; when something in the
+    /// guest still leads to it, it is there as before.
     pub fn delete(
         &mut self,
         guest: &impl Guest,
@@ -69,9 +69,10 @@ impl Tracing {
         session.stood_still(&guest.pauses(), found.clock);
         session.describe(&on.shared, found);
         let (id, finished) = session.close();
+        let mut kept = Ok(());
         if let Some(id) = id {
             on.engine.delete_session(&mut guest.memory().clone(), id)?;
-            on.keep_time(guest)?;
+            kept = on.keep_time(guest);
         }
         self.probes.forget_of(on, &session.name);
         on.phases.forget(&session.name);
@@ -82,7 +83,9 @@ impl Tracing {
             pauses,
             pause_us,
         };
-        Ok((deleted, finished?))
+        let finished = finished?;
+        kept?;
+        Ok((deleted, finished))
     }
 
     /// Has a session trace what the globs select; as another tracer, if it has not traced yet.

@@ -24,6 +24,8 @@ pub(super) struct Timekeeping {
     vcpus: Option<Arc<VcpuClocks>>,
     /// While a session that is timed by it has rings.
     page: Option<Box<dyn ClockPage>>,
+    /// It was kept, and whoever keeps it next has to look at the time since.
+    is_interrupted: bool,
     beats: Arc<Beats>,
 }
 
@@ -35,6 +37,7 @@ impl Timekeeping {
             clock: None,
             vcpus: None,
             page: None,
+            is_interrupted: false,
             beats: Arc::default(),
         }
     }
@@ -83,7 +86,7 @@ impl Timekeeping {
     /// has rings, spinning while one of them is started, with the shortest of their periods.
     ///
     /// # Errors
-    /// Why nobody can keep it.
+    /// Why nobody can keep it so: it is kept as it was then.
     pub fn keep_page(
         &mut self,
         guest: &impl Guest,
@@ -99,25 +102,57 @@ impl Timekeeping {
             period_ns: one.period_ns.min(other.period_ns),
             cpu: one.cpu.or(other.cpu),
         });
+        self.keep_page_by(guest, at, wanted, started)
+    }
+
+    /// Has it kept so; as it was before, where nobody can.
+    fn keep_page_by(
+        &mut self,
+        guest: &impl Guest,
+        at: Option<Gpa>,
+        wanted: Option<Beat>,
+        started: bool,
+    ) -> Result<(), TracingError> {
         let kept = self.page.as_ref().map(|page| page.beat());
+        let mut changed = Ok(());
         // One that is not started needs no other thread than the one that is there.
         if kept != wanted && (started || wanted.is_none() || kept.is_none()) {
-            let continues = self.page.take().is_some();
-            if let (Some(beat), Some(clock), Some(at)) = (wanted, self.clock, at) {
-                let beats = Arc::clone(&self.beats);
-                let page = guest.keep_clock_page(at, clock, beat, beats, continues)?;
-                self.page = Some(page);
+            self.is_interrupted |= self.page.take().is_some();
+            self.is_interrupted &= wanted.is_some();
+            changed = self.begin_page(guest, at, wanted);
+            if changed.is_err()
+                && let Err(error) = self.begin_page(guest, at, kept)
+            {
+                log::error!("times of the clock page stand still from now on: {error}");
             }
         }
         if let Some(page) = &self.page {
             page.spin(started);
         }
+        changed
+    }
+
+    /// Has it kept so from now on, if it is wanted.
+    fn begin_page(
+        &mut self,
+        guest: &impl Guest,
+        at: Option<Gpa>,
+        wanted: Option<Beat>,
+    ) -> Result<(), TracingError> {
+        let (Some(beat), Some(clock), Some(at)) = (wanted, self.clock, at) else {
+            return Ok(());
+        };
+        let beats = Arc::clone(&self.beats);
+        let page = guest.keep_clock_page(at, clock, beat, beats, self.is_interrupted)?;
+        self.page = Some(page);
+        self.is_interrupted = false;
         Ok(())
     }
 
     /// Nobody keeps the clock page any more.
     pub fn leave_page(&mut self) {
         self.page = None;
+        self.is_interrupted = false;
     }
 
     /// What becomes of the clock page.
@@ -150,5 +185,52 @@ pub(super) fn check_clocks(guest: &impl Guest, stops: &mut Stops) {
     if guest.clocks().is_begun() {
         // A guest that does not stop keeps what is known of them.
         let _ = stops.during(guest, |stopped| guest.check_clocks(stopped));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mock::{MockGuest, MockTarget};
+
+    /// Where the next keeper cannot be, the page was once kept by nobody from then on, and times of all sessions stood still.
+    #[test]
+    fn a_page_that_nobody_can_keep_as_it_is_wanted_is_kept_as_it_was() {
+        let mut time = Timekeeping::new(0);
+        time.clock = Some(RunClock::new(0, 1_000_000));
+        let mut guest = MockGuest::new(MockTarget::new(1, 1 << 20));
+        guest.keeps_page = |beat| beat.cpu.is_none();
+        let on = |cpu| {
+            Some(Beat {
+                period_ns: 100,
+                cpu,
+            })
+        };
+        let keep = |time: &mut Timekeeping, guest: &MockGuest, beat| {
+            let kept = time.keep_page_by(guest, Some(Gpa(0)), beat, true);
+            let status = time.page_status();
+            (
+                kept.is_ok(),
+                status.map(|status| (status.cpu, status.stalls)),
+            )
+        };
+        // Of the first one that fails nothing stays.
+        assert_eq!(keep(&mut time, &guest, on(Some(1))), (false, None));
+        assert_eq!(keep(&mut time, &guest, on(None)), (true, Some((None, 0))));
+        assert_eq!(
+            keep(&mut time, &guest, on(Some(1))),
+            (false, Some((None, 1)))
+        );
+        guest.keeps_page = |_| false;
+        assert_eq!(keep(&mut time, &guest, on(Some(1))), (false, None));
+        // Who keeps it later looks at the time since.
+        guest.keeps_page = |_| true;
+        assert_eq!(
+            keep(&mut time, &guest, on(Some(1))),
+            (true, Some((Some(1), 2)))
+        );
+        // It was not wanted any more.
+        assert_eq!(keep(&mut time, &guest, None), (true, None));
+        assert_eq!(keep(&mut time, &guest, on(None)), (true, Some((None, 2))));
     }
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::record::{MARK_MASK, Record};
 use crate::ring::geometry::Lap;
 use crate::session::{SessionMemory, WantedHalt};
+use crate::stub::cell::{LIMIT, SESSIONS_MAX};
 use trace::glob::Pattern;
 use trace::live::Occasion;
 
@@ -369,6 +370,33 @@ fn rings_that_could_not_be_made_anothers_are_there_for_the_next_session() {
         assert_eq!((again, reused.rings), (id, memory.rings));
         assert_is_before_the_first_record(&target, &engine, again);
     }
+}
+
+/// A session can be deleted whose cells cannot be switched off: its rings are nobody's any more, for whoever is still in a stub can write
+/// there. Its name was once taken from then on.
+#[test]
+fn rings_of_a_session_whose_cells_cannot_be_reached_are_never_used_again() {
+    let (mut engine, mut target, id) = attached(2);
+    let of = |engine: &Engine, id| engine.sessions().get(id).unwrap().memory.clone();
+    let before = of(&engine, id);
+    let limit = before.cells[1].wrapping_add(LIMIT.unsigned_abs().into());
+    target.faults.unwritable_physical.insert(limit);
+    let config = engine.sessions().get(id).unwrap().config.clone();
+    engine.delete_session(&mut target, id).unwrap();
+    target.faults = Faults::default();
+    let made: Vec<_> = (0..SESSIONS_MAX)
+        .map(|number| SessionConfig {
+            name: match number {
+                0 => config.name.clone(),
+                _ => number.to_string(),
+            },
+            ..config.clone()
+        })
+        .map(|config| engine.create_session(&mut target, config).unwrap())
+        .collect();
+    // Its number can be used, when no other one is left.
+    assert_eq!(made.last(), Some(&id));
+    assert!(made.iter().all(|id| of(&engine, *id).rings != before.rings));
 }
 
 /// Those of calls stay after the last step of making a session, too, and those of events with their number.
