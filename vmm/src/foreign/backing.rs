@@ -3,7 +3,7 @@
 //! Its VMM can make it shorter at any moment, and whoever touches what is gone is killed (SIGBUS). So it is mapped here **only
 //! if it can never become shorter** (sealed, as QEMU seals a memfd: fcntl(2), `F_SEAL_SHRINK`) and lies in ordinary memory,
 //! which there is as long as there is any; a huge page can be missing. All others are copied from the VMM, as memory without a
-//! file is.
+//! file is; and what the VMM is to be told of that others do ([`super::userfaults`]).
 
 use std::fs::File;
 use std::path::Path;
@@ -17,6 +17,7 @@ use vm_memory::GuestRegionMmap;
 use super::error::ForeignError;
 use super::memory::Range;
 use super::process::Mapping;
+use super::userfaults::Userfaults;
 use crate::memory::map_file;
 
 /// Files in ordinary memory (linux/magic.h).
@@ -102,10 +103,14 @@ pub(super) fn stays_as_long(file: &File) -> bool {
 }
 
 /// What of these ranges of process `pid` can be mapped here.
-pub(super) fn map_all(pid: i32, ranges: &[Range], mappings: &[Mapping]) -> Vec<GuestRegionMmap> {
-    let backings = ranges
-        .iter()
-        .filter_map(|range| Backing::of(pid, *range, mappings));
+pub(super) fn map_all(
+    pid: i32,
+    ranges: &[Range],
+    mappings: &[Mapping],
+    userfaults: &Userfaults,
+) -> Vec<GuestRegionMmap> {
+    let free = ranges.iter().filter(|range| !userfaults.is_told_of(range));
+    let backings = free.filter_map(|range| Backing::of(pid, *range, mappings));
     backings.filter_map(Backing::map).collect()
 }
 
@@ -133,6 +138,7 @@ mod tests {
     use vm_memory::{Bytes, FileOffset, GuestMemoryRegion, MemoryRegionAddress};
 
     use super::super::process::Process;
+    use super::super::userfaults::tests::HalfServed;
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -186,6 +192,19 @@ mod tests {
         // What is written to the VMM's own copy of a file is not in the file.
         let (_there, own) = mapped(&file, libc::MAP_PRIVATE);
         assert!(own.is_none());
+    }
+
+    /// A guest that is restored bit by bit once found zeros wherever its page tables were looked for.
+    #[test]
+    fn what_is_handed_out_when_it_is_touched_is_mapped_by_nobody_else() {
+        let vmm = HalfServed::start(true);
+        let process = vmm.process();
+        let mappings = process.mappings().unwrap();
+        let [served, other] = vmm.halves();
+        let known = Userfaults::of(process.pid()).unwrap();
+        let mapped = map_all(process.pid(), &[served, other], &mappings, &known);
+        let starts: Vec<_> = mapped.iter().map(|one| one.start_addr().0).collect();
+        assert_eq!(starts, [other.guest.start.0]);
     }
 
     /// With what lets it look at the process, and no more, a window could once be made that nobody could give back.

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use tracer::clock::{HeldTime, VcpuClocks};
 use tracer::guest::StopError;
 use tracer::host_events::HostEvents;
 use tracer::target::{PhysicalMemory, VcpuRegisters};
+use vm_memory::GuestRegionMmap;
 
 use super::again::{Nested, until_outside};
 use super::backing::map_all;
@@ -27,6 +29,7 @@ use super::process::{Mapping, Process};
 use super::slots::{Slots, added, find};
 use super::threads::settle;
 use super::top_table::TopTable;
+use super::userfaults::Userfaults;
 use super::vcpus::Vcpus;
 use super::window::{ForeignWindow, unmap_there};
 use crate::clock::HOST;
@@ -139,6 +142,8 @@ impl Foreign {
     ) -> Result<Option<Self>, ForeignError> {
         let vm = process.vm_descriptor()?;
         let vcpus = Vcpus::of(&process)?;
+        // Takes as long as its page tables are large: before anybody waits for it.
+        let userfaults = Userfaults::of(process.pid());
         let mut times = PauseTimes::default();
         let deadline = Instant::now() + LONG;
         let mut parked = park(&process, vcpus.found(), deadline)?;
@@ -156,7 +161,8 @@ impl Foreign {
         let Some((window, file)) = window(&process, &mut slots, bits, end)? else {
             return Ok(None);
         };
-        let mapped = map(&process, &mut slots, &ram, &window, file)?;
+        let files = mappable(&process, &ram, userfaults);
+        let mapped = map(&mut slots, &window, file, files)?;
         let top = TopTable::of(&ram, &registers);
         let paused = parked.let_go(&mut times);
         Ok(Some(Self {
@@ -496,18 +502,34 @@ fn tell(ram: &RemoteRam, is_logged: bool) {
     }
 }
 
-/// What of a guest's memory is mapped here: its window, which is all of `file`, and what can be of its RAM. A window
+/// What of a guest's RAM is mapped here. Nothing where it cannot be told what is served.
+fn mappable(
+    process: &Process,
+    ram: &RemoteRam,
+    userfaults: io::Result<Userfaults>,
+) -> Vec<GuestRegionMmap> {
+    let mappings = process.mappings().unwrap_or_default();
+    match userfaults {
+        Ok(userfaults) => map_all(process.pid(), ram.ranges(), &mappings, &userfaults),
+        Err(error) => {
+            log::debug!(
+                "RAM of process {} is copied, not mapped: {error}",
+                process.pid()
+            );
+            Vec::new()
+        }
+    }
+}
+
+/// What of a guest's memory is mapped here: its window, which is all of `file`, and these parts of its RAM. A window
 /// that was made for that and cannot be mapped is taken away.
 fn map(
-    process: &Process,
     slots: &mut Slots<'_>,
-    ram: &RemoteRam,
     window: &ForeignWindow,
     file: File,
+    ram: Vec<GuestRegionMmap>,
 ) -> Result<Ram, ForeignError> {
-    let mappings = process.mappings().unwrap_or_default();
-    let files = map_all(process.pid(), ram.ranges(), &mappings);
-    let mapped = window.map(file, files);
+    let mapped = window.map(file, ram);
     if mapped.is_err() {
         window.undo(slots)?;
     }

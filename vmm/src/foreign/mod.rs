@@ -41,6 +41,7 @@ mod threads;
 mod top_table;
 mod touched;
 mod urgent;
+mod userfaults;
 mod vcpu;
 mod vcpu_file;
 mod vcpus;

@@ -2,17 +2,17 @@
 //! make the VMM's page tables larger, or the file in which it lies. Of memory that its VMM has from nobody else (no file, not
 //! shared) `/proc/PID/pagemap` (Documentation/admin-guide/mm/pagemap.rst) tells, of that in a file the file.
 //!
-//! A guest that is restored bit by bit has pages that nobody has touched yet, and that are not zero: somebody hands them out when
-//! they are first read (userfaultfd). `/proc/PID/smaps` says of which mappings that may be so.
+//! Pages that nobody has touched yet are not zero where somebody hands them out when they are first read ([`super::userfaults`]).
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use terms::region::Region;
 
 use super::backing::Backing;
 use super::memory::Range;
-use super::process::{Mapping, mapping};
+use super::process::Mapping;
+use super::userfaults::Userfaults;
 
 const PAGE: u64 = 4096;
 /// A word for each page.
@@ -26,13 +26,12 @@ const STEP: u64 = 2 << 20;
 /// The parts of `ranges`, of a VMM with these mappings, that hold anything. All of those of which that cannot be told.
 pub(super) fn touched(pid: i32, ranges: &[Range], mappings: &[Mapping]) -> Vec<Region> {
     let pages = File::open(format!("/proc/{pid}/pagemap")).ok();
-    let Ok(smaps) = fs::read(format!("/proc/{pid}/smaps")) else {
+    let Ok(userfaults) = Userfaults::of(pid) else {
         return ranges.iter().map(|range| range.guest).collect();
     };
-    let handed_out = handed_out(&String::from_utf8_lossy(&smaps));
     let mut parts = Vec::new();
     for range in ranges {
-        if handed_out.iter().any(|mapping| overlap(range, mapping)) {
+        if userfaults.hands_out(range) {
             parts.push(range.guest);
             continue;
         }
@@ -46,26 +45,6 @@ pub(super) fn touched(pid: i32, ranges: &[Range], mappings: &[Mapping]) -> Vec<R
         }
     }
     parts
-}
-
-/// The mappings of which what nobody has touched yet is not zero, but what somebody hands out (proc_pid_smaps(5), `VmFlags`).
-fn handed_out(smaps: &str) -> Vec<Mapping> {
-    let mut found = Vec::new();
-    let mut last = None;
-    for line in smaps.lines() {
-        if let Some(flags) = line.strip_prefix("VmFlags:") {
-            let is_one = flags.split_ascii_whitespace().any(|flag| flag == "um");
-            found.extend(last.take().filter(|_| is_one));
-        } else if let Some(mapping) = mapping(line, "") {
-            last = Some(mapping);
-        }
-    }
-    found
-}
-
-fn overlap(&Range { guest, host }: &Range, mapping: &Mapping) -> bool {
-    let end = |start: u64, bytes| start.saturating_add(bytes);
-    host < end(mapping.start, mapping.bytes) && mapping.start < end(host, guest.bytes)
 }
 
 /// Whether nobody but the VMM has it: then what it has not touched is zero.
@@ -112,11 +91,8 @@ fn is_touched(pages: &File, host: u64, bytes: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufRead as _, BufReader};
-    use std::process::{Command, Stdio};
-
     use super::*;
-    use crate::foreign::process::Process;
+    use crate::foreign::userfaults::tests::HalfServed;
     use crate::memory::Ram;
     use terms::addr::Gpa;
 
@@ -157,45 +133,18 @@ mod tests {
     /// A restored guest's saved addresses lie in pages that nobody has touched yet.
     #[test]
     fn what_somebody_hands_out_when_it_is_touched_is_not_zero() {
-        let vmm = "import ctypes, fcntl, mmap, os, struct, sys\n\
-            fd = ctypes.CDLL(None, use_errno=True).syscall(323, os.O_CLOEXEC | 1)\n\
-            assert fd >= 0, os.strerror(ctypes.get_errno())\n\
-            fcntl.ioctl(fd, 0xc018aa3f, bytearray(struct.pack('QQQ', 0xaa, 0, 0)))\n\
-            ram = mmap.mmap(-1, 8 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
-            at = ctypes.addressof(ctypes.c_char.from_buffer(ram))\n\
-            part = bytearray(struct.pack('QQQQ', at, 4 << 20, 1, 0))\n\
-            fcntl.ioctl(fd, 0xc020aa00, part)\n\
-            print(at, flush=True)\n\
-            sys.stdin.read()";
-        let mut vmm = Command::new("python3")
-            .args(["-c", vmm])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        let mut output = BufReader::new(vmm.stdout.take().unwrap());
-        output.read_line(&mut line).unwrap();
-        let at: u64 = line.trim().parse().unwrap();
-        let process = Process::open(vmm.id().cast_signed()).unwrap();
+        let mut vmm = HalfServed::start(false);
+        let process = vmm.process();
         let mappings = process.mappings().unwrap();
-        let range = |offset: u64| Range {
-            guest: Region {
-                start: Gpa(offset),
-                bytes: 4 * MIB,
-            },
-            host: at + offset,
-        };
-        let ranges = [range(0), range(4 * MIB)];
+        let halves = vmm.halves();
         assert_eq!(
-            touched(process.pid(), &ranges, &mappings),
-            [ranges[0].guest]
+            touched(process.pid(), &halves, &mappings),
+            [halves[0].guest]
         );
-        vmm.kill().unwrap();
-        vmm.wait().unwrap();
+        vmm.end();
         // What cannot be asked holds something.
-        let all = ranges.map(|range| range.guest);
-        assert_eq!(touched(process.pid(), &ranges, &mappings), all);
+        let all = halves.map(|half| half.guest);
+        assert_eq!(touched(process.pid(), &halves, &mappings), all);
     }
 
     #[test]
