@@ -179,9 +179,9 @@ impl Ctf {
     /// What the system says.
     pub fn remark(&mut self, remark: &Remark) -> io::Result<()> {
         let text = Payload::default().text(&remark.to_string());
-        if matches!(remark, Remark::Cut(..) | Remark::Doubt(..)) && self.streams.is_empty() {
-            // What is said of all of the trace is said also where nothing has happened by then.
-            self.stream(0)?;
+        if self.streams.is_empty() {
+            // What is to be said is said also where nothing has happened by then.
+            self.stream(remark.vcpu().unwrap_or_default())?;
         }
         let only = remark.vcpu().filter(|vcpu| self.streams.contains_key(vcpu));
         let is_of = |vcpu: u16| only.is_none_or(|one| one == vcpu);
@@ -236,6 +236,7 @@ mod tests {
 
     use super::*;
     use crate::event::End;
+    use crate::export::uftrace::Pause;
 
     /// The numbers and what is told of them, from the first event of the stream on.
     fn events(directory: &Path) -> Vec<u8> {
@@ -251,6 +252,24 @@ mod tests {
             kind,
             values: None,
         }
+    }
+
+    /// What came before all events was once left out.
+    #[test]
+    fn remarks_come_before_the_first_event_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut ctf = Ctf::new(folder.path(), BTreeMap::new(), true);
+        let pause = Remark::Pause(Pause { begin_ns: 2, length_ns: 1 });
+        ctf.remark(&pause).unwrap();
+        let function = FunctionId(2);
+        ctf.step(&step(EventKind::Entry(function)), |_| "f".into(), "")
+            .unwrap();
+        ctf.finish(&About::default()).unwrap();
+        let mut expected = REMARK.to_le_bytes().to_vec();
+        expected.extend(2u32.to_le_bytes());
+        expected.extend(pause.to_string().bytes().chain([0]));
+        expected.extend([0, 0, 5, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0]);
+        assert_eq!(events(folder.path()), expected);
     }
 
     /// An empty text is what babeltrace2 2.0 shows the one before for.
