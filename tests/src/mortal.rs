@@ -1,6 +1,7 @@
 //! A program that dies at a step of our choice: it is killed at one of the system calls of its first thread.
 
 use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 
@@ -62,7 +63,8 @@ impl Held {
 
     fn kill(mut self) -> Lived {
         self.child.kill().expect("it runs");
-        let _ = self.child.wait();
+        let ended = self.child.wait().expect("it is ours");
+        assert_eq!(ended.signal(), Some(Signal::SIGKILL as i32), "{ended:?}");
         lived(self.child, self.steps, None)
     }
 }

@@ -105,13 +105,16 @@ pub enum ForeignError {
     },
     /// A thread could not be traced.
     #[error(
-        "thread {thread} of the VMM cannot be held: {what}: {source}; it takes root or CAP_SYS_PTRACE, kernel.yama.ptrace_scope below 3, and nobody else who traces it"
+        "thread {thread} of the VMM cannot be held: {what}: {source}; {}",
+        held_by(*tracer)
     )]
     Ptrace {
         /// The thread.
         thread: i32,
         /// What was tried.
         what: &'static str,
+        /// The process that traces it, if one does.
+        tracer: Option<i32>,
         /// What the system said.
         source: io::Error,
     },
@@ -238,6 +241,14 @@ impl ForeignError {
                 source,
             },
         }
+    }
+}
+
+/// What it takes to hold a thread, or who has it.
+fn held_by(tracer: Option<i32>) -> String {
+    match tracer {
+        None => "it takes root or CAP_SYS_PTRACE, kernel.yama.ptrace_scope below 3, and nobody else who traces it".to_owned(),
+        Some(pid) => format!("process {pid} traces it: end that first"),
     }
 }
 

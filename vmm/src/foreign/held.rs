@@ -16,7 +16,7 @@ use nix::sys::ptrace::{self, Options};
 use nix::unistd::Pid;
 
 use super::error::ForeignError;
-use super::process::is_over;
+use super::process::{is_over, tracer_of};
 use super::ptrace::{On, SYSTEM_CALL, Seen, go_on, look};
 use super::standing::Standing;
 use super::way_back::WayBack;
@@ -585,6 +585,7 @@ fn refused<E: Into<io::Error>>(thread: i32, what: &'static str) -> impl Fn(E) ->
             _ => ForeignError::Ptrace {
                 thread,
                 what,
+                tracer: tracer_of(thread),
                 source,
             },
         }

@@ -420,6 +420,14 @@ pub(super) fn is_over(thread: i32) -> bool {
     }
 }
 
+/// The process that traces a thread, if one does.
+pub(super) fn tracer_of(thread: i32) -> Option<i32> {
+    let status = text(format!("/proc/{thread}/task/{thread}/status").into()).ok()?;
+    let mut lines = status.lines();
+    let tracer = lines.find_map(|line| line.strip_prefix("TracerPid:"))?;
+    tracer.trim().parse().ok().filter(|pid| *pid != 0)
+}
+
 /// Whether a thread waits for something out of which nothing wakes it, as for a disk.
 pub(super) fn is_uninterruptible(thread: i32) -> bool {
     state(thread).is_ok_and(|state| state == Some('D'))

@@ -259,7 +259,10 @@ mod tests {
     fn remarks_come_before_the_first_event_too() {
         let folder = tempfile::tempdir().unwrap();
         let mut ctf = Ctf::new(folder.path(), BTreeMap::new(), true);
-        let pause = Remark::Pause(Pause { begin_ns: 2, length_ns: 1 });
+        let pause = Remark::Pause(Pause {
+            begin_ns: 2,
+            length_ns: 1,
+        });
         ctf.remark(&pause).unwrap();
         let function = FunctionId(2);
         ctf.step(&step(EventKind::Entry(function)), |_| "f".into(), "")
