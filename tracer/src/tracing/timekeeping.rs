@@ -86,7 +86,7 @@ impl Timekeeping {
     /// has rings, spinning while one of them is started, with the shortest of their periods.
     ///
     /// # Errors
-    /// Why nobody can keep it so: it is kept as it was then.
+    /// Why nobody can keep it so, while a session that is timed by it is started: it is kept as it was then.
     pub fn keep_page(
         &mut self,
         guest: &impl Guest,
@@ -129,7 +129,14 @@ impl Timekeeping {
         if let Some(page) = &self.page {
             page.spin(started);
         }
-        changed
+        match changed {
+            // No one records by it now. Who starts later is told.
+            Err(error) if !started => {
+                log::warn!("the clock page of a session that is not started is not kept: {error}");
+                Ok(())
+            }
+            changed => changed,
+        }
     }
 
     /// Has it kept so from now on, if it is wanted.
@@ -206,6 +213,11 @@ mod tests {
                 cpu,
             })
         };
+        // Who starts or stops another session has nothing to do with it.
+        assert!(
+            time.keep_page_by(&guest, Some(Gpa(0)), on(Some(1)), false)
+                .is_ok()
+        );
         let keep = |time: &mut Timekeeping, guest: &MockGuest, beat| {
             let kept = time.keep_page_by(guest, Some(Gpa(0)), beat, true);
             let status = time.page_status();
