@@ -214,10 +214,8 @@ mod tests {
             })
         };
         // Who starts or stops another session has nothing to do with it.
-        assert!(
-            time.keep_page_by(&guest, Some(Gpa(0)), on(Some(1)), false)
-                .is_ok()
-        );
+        time.keep_page_by(&guest, Some(Gpa(0)), on(Some(1)), false)
+            .unwrap();
         let keep = |time: &mut Timekeeping, guest: &MockGuest, beat| {
             let kept = time.keep_page_by(guest, Some(Gpa(0)), beat, true);
             let status = time.page_status();

@@ -13,7 +13,7 @@ use super::{Drain, say_gap};
 use crate::collect::backlog::Batch;
 use crate::collect::call_ring::CallRing;
 use crate::collect::event_drain::EventDrain;
-use crate::collect::output::Output;
+use crate::collect::output::{Output, Written};
 use crate::ring::reader::discarded;
 use crate::ring::snapshot::{PIECE, Snapshot};
 use status::Dumped;
@@ -44,14 +44,12 @@ pub struct Dump {
 }
 
 impl Dump {
-    /// Writes it. `meanwhile` is called now and then: that may take long. Returns, too, what the rings had lost when they were held, if they were.
-    ///
-    /// # Errors
-    /// [`ExportError`] when not all could be written.
+    /// Writes it, or says why not all could be written. `meanwhile` is called now and then: that may take long. Returns, too, what the
+    /// rings had lost when they were held, if they were.
     pub fn write(
         self,
         mut meanwhile: impl FnMut(),
-    ) -> Result<(Dumped, Option<LostWhenHeld>), ExportError> {
+    ) -> (Result<Dumped, ExportError>, Option<LostWhenHeld>) {
         let Self {
             mut copied,
             mut output,
@@ -68,15 +66,15 @@ impl Dump {
         let (records, lost) = copied.counted();
         let mut doubts = copied.doubts();
         doubts.add(TimeDoubt::Stalled, forgotten_stalls);
-        let written = output.finish(&doubts, until_ns)?;
-        let dir = written.map_or_else(String::new, |one| one.directory.display().to_string());
-        let dumped = Dumped {
-            dir,
+        let written = output.finish(&doubts, until_ns);
+        let dir = |one: Written| one.directory.display().to_string();
+        let dumped = written.map(|written| Dumped {
+            dir: written.map_or_else(String::new, dir),
             records,
             lost,
             ..Dumped::default()
-        };
-        Ok((dumped, held))
+        });
+        (dumped, held)
     }
 }
 

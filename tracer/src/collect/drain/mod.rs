@@ -413,6 +413,8 @@ impl Drain {
         begin: impl FnOnce(Live) -> Result<Output, E>,
     ) -> Result<(), E> {
         if !self.is_written {
+            // What was written over by now is nobody's loss, whenever it was looked at last.
+            self.look();
             let output = begin(Live::after(lost_before(&self.calls, self.points.as_ref())))?;
             if let Some(encoding) = output.encodes() {
                 self.encode(&encoding);

@@ -53,7 +53,8 @@ fn calls_of_a_vcpu_that_is_left_out_are_not_lost_whoever_ends_recording() {
         assert_eq!(lost(&polled), [3, 0]);
         let copy = copy(folder.path(), 2);
         let dump = polled.lock().dumping().begin(copy, false, |_| 0);
-        let (dumped, held) = dump.write(|| {}).unwrap();
+        let (dumped, held) = dump.write(|| {});
+        let dumped = dumped.unwrap();
         assert_eq!(dumped.lost, 3);
         assert_eq!(
             limits(),
@@ -99,7 +100,7 @@ fn rings_are_read_and_asked_while_a_dump_of_them_is_written() {
             assert_eq!(polled.drain.round() as u64, slots);
         }
     };
-    let (dumped, _) = dump.write(meanwhile).unwrap();
+    let dumped = dump.write(meanwhile).0.unwrap();
     assert!(!is_first);
     assert_eq!((dumped.records, dumped.lost), (slots, 0));
     let written = polled.finish().unwrap().unwrap();
@@ -192,7 +193,8 @@ fn what_was_lost_before_a_dump_and_by_it_is_all_and_each_once() {
     let mut looked = 0;
     let meanwhile = || looked += 1;
     let dump = drain.dumping().begin(copy, false, |_| 0);
-    let (dumped, held) = dump.write(meanwhile).unwrap();
+    let (dumped, held) = dump.write(meanwhile);
+    let dumped = dumped.unwrap();
     assert!(looked > 0);
     let by_it = drain.dumping().lost_since(&held.unwrap());
     let counted = |at: &Gpa| guest.target().read_word(*at).unwrap();

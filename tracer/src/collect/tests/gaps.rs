@@ -183,7 +183,7 @@ fn dumped_from(
     backlog.news.listeners.push(listener);
     output.take(&mut backlog, &Alone);
     let dump = polled.lock().dumping().begin(output, false, |_| from_ns);
-    let (dumped, _) = dump.write(|| {}).unwrap();
+    let dumped = dump.write(|| {}).0.unwrap();
     assert!(dumped.records > 0);
     ended(&tail)
 }

@@ -118,7 +118,7 @@ fn whatever_is_asked_and_whoever_reads_nothing_is_lost_and_all_is_in_order() {
                         let copy = Output::create(copy, true, &image, Metadata::default(), stream);
                         let dump = asking.dumping().begin(copy.unwrap(), false, |_| 0);
                         drop(asking);
-                        dump.write(|| {}).unwrap();
+                        dump.write(|| {}).0.unwrap();
                     }
                     _ => asking.refresh(),
                 }

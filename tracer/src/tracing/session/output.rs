@@ -125,15 +125,21 @@ impl TraceSession {
         // Not until it is written: whoever reads the rings would wait for a disk.
         drop(rings);
         // Who rests may have more to do.
-        let (mut dumped, held) = dump.write(|| (shared.host.rest)(Duration::ZERO))?;
+        let (written, held) = dump.write(|| (shared.host.rest)(Duration::ZERO));
+        let (mut in_stubs, mut missed) = (0, 0);
+        // Also for a dump that could not be written.
         if let Some(held) = held {
-            dumped.in_stubs = leave_stubs() as u64;
-            dumped.missed = drain.lock().dumping().lost_since(&held);
+            in_stubs = leave_stubs() as u64;
+            missed = drain.lock().dumping().lost_since(&held);
         }
-        self.missed
-            .update(|missed| missed.saturating_add(dumped.missed));
+        self.missed.update(|before| before.saturating_add(missed));
+        let dumped = written?;
         self.has_told.set(true);
-        Ok(dumped)
+        Ok(Dumped {
+            in_stubs,
+            missed,
+            ..dumped
+        })
     }
 
     /// Lets those in who have been waiting for the rings.
