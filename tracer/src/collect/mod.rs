@@ -16,6 +16,7 @@ mod encoder;
 pub(crate) mod event_drain;
 mod hands;
 mod host_drain;
+mod kept;
 #[cfg(not(feature = "internals"))]
 pub(crate) mod looks;
 #[cfg(feature = "internals")]

@@ -19,12 +19,13 @@ use trace::export::compact;
 use trace::export::probes::ProbeNote;
 use trace::export::store::{Ending, News, Store};
 use trace::export::uftrace::layout::Text;
-use trace::export::uftrace::{AnomalyNote, ExportError, Metadata, Tally, UftraceWriter, is_gone};
+use trace::export::uftrace::{AnomalyNote, ExportError, Metadata, Tally, UftraceWriter};
 use trace::live::{Heard, Live};
 use trace::stream::{Origin, Pass, Stream, StreamOptions};
 
 use super::backlog::{Backlog, Batch, Records};
 use super::encoder::Encoding;
+use super::kept::{Keeper, Kept};
 use super::recording::Recording;
 use super::ring_clock::TraceTime;
 use super::rooms::Rooms;
@@ -54,51 +55,6 @@ pub struct Output {
     heard: Vec<(u32, Gva)>,
     /// Up to when each ring was looked at last: of calls, or not.
     looked: BTreeMap<(u16, bool), u64>,
-}
-
-/// Where a trace is kept.
-#[derive(Debug)]
-struct Kept {
-    store: Keeper,
-    directory: PathBuf,
-    steps: Steps,
-}
-
-impl Kept {
-    /// Whether it was taken away, or is just being so: then its first files may still be there.
-    fn is_gone(&self) -> bool {
-        let is_kept = !matches!(self.store, Keeper::Nothing(_));
-        is_kept
-            && (self.error().is_some_and(ExportError::is_of_removed) || is_gone(&self.directory))
-    }
-
-    /// Why not everything was written.
-    fn error(&self) -> Option<&ExportError> {
-        match &self.store {
-            Keeper::Events(store) => store.error(),
-            Keeper::Records(recording) => recording.error(),
-            Keeper::Nothing(why) => Some(why),
-        }
-    }
-
-    /// What keeps what the rings bring, if that is kept.
-    fn recording(&mut self) -> Option<&mut Recording> {
-        match &mut self.store {
-            Keeper::Records(recording) => Some(recording),
-            Keeper::Events(_) | Keeper::Nothing(_) => None,
-        }
-    }
-}
-
-/// What keeps it.
-#[derive(Debug)]
-enum Keeper {
-    /// The events of the stream.
-    Events(Box<dyn Store>),
-    /// What the rings bring; it goes through the stream for who listens only.
-    Records(Box<Recording>),
-    /// Nothing any more, for this reason.
-    Nothing(ExportError),
 }
 
 /// A trace that is complete.
